@@ -21,7 +21,7 @@ def run(name: str, **values: Any) -> dict[str, Any]:
     return find_step(name).run(values)
 
 
-def varied(name: str) -> Iterator[dict[str, Any]]:
+def vary_controls(name: str) -> Iterator[dict[str, Any]]:
     """The start values with each control at its ends, or at each option, one at a time."""
     yield {}
     for control in find_step(name).controls:
@@ -33,7 +33,7 @@ def varied(name: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_every_end_of_a_control_computes_and_equals_attend(step: Any) -> None:
-    for values in varied(step.name):
+    for values in vary_controls(step.name):
         result = step.run(values)
         for finding in step.findings:
             assert finding.text.en.format(**result) and finding.text.zh.format(**result)

@@ -122,7 +122,7 @@ def test_timed_experiment_runs_first_and_alone(
 
         def __exit__(self, *error: Any) -> None: ...
 
-        def submit(self, work: Any, name: str, out: Path, **how: Any) -> Future[Any]:
+        def submit(self, work: Any, name: str, **how: Any) -> Future[Any]:
             names.append(name)
             done: Future[Any] = Future()
             done.set_result(Missing("not here"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,8 @@ from ..experiments.experiment import Bilingual
 
 Value = float | int | str | np.ndarray
 """What `compute` receives: a number, the name of an option, a text, or an array."""
+NestedNumbers = tuple[float, ...] | tuple[tuple[float, ...], ...]
+"""A vector or a matrix."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Slider:
     step: float
     whole: bool = False
 
-    def read(self, given: Any) -> float | int:
+    def read(self, given: object) -> float | int:
         if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
             raise BadInput(f"{self.name} is {given!r:.40}; it must be a number from {self.low:g} to {self.high:g}.")
         if not self.low <= given <= self.high:
@@ -47,9 +48,9 @@ class Choice:
     value: str
     options: tuple[tuple[str, Bilingual], ...]
 
-    def read(self, given: Any) -> str:
+    def read(self, given: object) -> str:
         names = [name for name, _ in self.options]
-        if given not in names:
+        if not isinstance(given, str) or given not in names:
             raise BadInput(f"{self.name} is {given!r:.40}; it must be one of {', '.join(names)}.")
         return given
 
@@ -63,7 +64,7 @@ class Words:
     value: Bilingual
     most: int = 12
 
-    def read(self, given: Any) -> str:
+    def read(self, given: object) -> str:
         if not isinstance(given, str) or not given.split():
             raise BadInput(f"{self.name} is {given!r:.40}; it must be one to {self.most} words separated by blanks.")
         if len(given.split()) > self.most or len(given) > 200:
@@ -80,14 +81,14 @@ class Numbers:
 
     name: str
     label: Bilingual
-    value: tuple[Any, ...]
+    value: NestedNumbers
     low: float = -10.0
     high: float = 10.0
     step: float = 0.1
     rows: tuple[Bilingual, ...] = ()
     columns: tuple[Bilingual, ...] = ()
 
-    def read(self, given: Any) -> np.ndarray:
+    def read(self, given: object) -> np.ndarray:
         wanted = np.asarray(self.value, dtype=np.float64)
         array = read_array(given, wanted.shape, self.name)
         if not np.isfinite(array).all() or (array < self.low).any() or (array > self.high).any():
@@ -105,14 +106,14 @@ class MaskGrid:
     rows: tuple[Bilingual, ...] = ()
     columns: tuple[Bilingual, ...] = ()
 
-    def read(self, given: Any) -> np.ndarray:
+    def read(self, given: object) -> np.ndarray:
         return read_array(given, np.asarray(self.value).shape, self.name) != 0
 
 
 Control = Slider | Choice | Words | Numbers | MaskGrid
 
 
-def read_array(given: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
+def read_array(given: object, shape: tuple[int, ...], name: str) -> np.ndarray:
     """A nested list of numbers as a float64 array; raises `BadInput` unless it has that shape."""
     size = " × ".join(map(str, shape))
     try:

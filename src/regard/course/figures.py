@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,7 +40,7 @@ CURVES = ("query", "key", "value", "output", "weight", "soft")
 MAX_CELLS_WITH_NUMBERS = 14
 
 
-def draw_step(name: str, language: Language = "en", **values: Any) -> Figure:
+def draw_step(name: str, language: Language = "en", **values: object) -> Figure:
     """A figure of the pictures of a step for these values of its controls; the others keep their start values."""
     try:
         from matplotlib import rc_context
@@ -52,19 +52,19 @@ def draw_step(name: str, language: Language = "en", **values: Any) -> Figure:
 
     step = find_step(name)
     given = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in values.items()}
-    drawn = step.read(given, language) | step.run(given, language)
+    values_and_result = step.read(given, language) | step.run(given, language)
     rows = arrange(step.pictures)
     with rc_context(
         {"font.family": font_families(["汉" + step.title.zh]), "font.size": 9, "axes.unicode_minus": False}
     ):
-        heights = [max(picture_height(picture, drawn) for picture in row) for row in rows]
+        heights = [max(picture_height(picture, values_and_result) for picture in row) for row in rows]
         figure = Figure(figsize=(7.6, sum(heights)), dpi=110, layout=ConstrainedLayoutEngine(hspace=0.06, wspace=0.06))
         parts = figure.subfigures(len(rows), 1, height_ratios=heights, squeeze=False)
         for row, part in zip(rows, parts[:, 0], strict=True):
             axes = part.subplots(1, len(row), squeeze=False)[0]
             for picture, place in zip(row, axes, strict=True):
                 place.set_title(picture.title(language), fontsize=10, loc="left")
-                draw_picture(place, picture, drawn, step, language)
+                draw_picture(place, picture, values_and_result, step, language)
         return figure
 
 
@@ -122,7 +122,7 @@ def read_labels(labels: Labels, result: Result, language: Language) -> list[str]
     return [str(word) for word in result[labels]] if isinstance(labels, str) else [label(language) for label in labels]
 
 
-def short(x: Any) -> str:
+def short(x: str | float) -> str:
     """A number with three digits or so; texts as they are."""
     if isinstance(x, str):
         return x
@@ -133,21 +133,21 @@ def draw_bars(axes: Axes, picture: Bars, result: Result, language: Language) -> 
     data = np.atleast_2d(np.asarray(result[picture.data], dtype=np.float64))
     groups, labels = read_labels(picture.groups, result, language), read_labels(picture.labels, result, language)
     count = data.shape[1]
-    places = np.concatenate([i * (count + 1) + np.arange(count) for i in range(len(data))])
+    positions = np.concatenate([i * (count + 1) + np.arange(count) for i in range(len(data))])
     flat = data.ravel()
-    axes.barh(places, flat, color=COLOURS[picture.role], height=0.72)
+    axes.barh(positions, flat, color=COLOURS[picture.role], height=0.72)
     names = [label for i in range(len(data)) for label in (labels or [str(j + 1) for j in range(count)])]
     if groups:
         names = [f"{groups[n // count]} · {name}" if n % count == 0 else name for n, name in enumerate(names)]
-    axes.set_yticks(places, names)
+    axes.set_yticks(positions, names)
     axes.invert_yaxis()
     low = picture.low if picture.low is not None else min(0.0, float(flat.min()))
     high = picture.high if picture.high is not None else max(float(flat.max()), 0.0)
     axes.set_xlim(low - 0.18 * (high - low) * (low < 0), high + 0.18 * ((high - low) or 1.0))
-    for place, value in zip(places, flat, strict=True):
+    for position, value in zip(positions, flat, strict=True):
         axes.annotate(
             short(value),
-            (min(max(value, low), high), place),
+            (min(max(value, low), high), position),
             (3 if value >= 0 else -3, 0),
             textcoords="offset points",
             va="center",
@@ -160,11 +160,11 @@ def draw_bars(axes: Axes, picture: Bars, result: Result, language: Language) -> 
 def draw_heatmap(axes: Axes, picture: Heatmap, result: Result, language: Language) -> None:
     data = np.asarray(result[picture.data], dtype=np.float64)
     masked = np.asarray(result[picture.masked], dtype=bool) if picture.masked else np.zeros(data.shape, dtype=bool)
-    shown = np.where(masked | ~np.isfinite(data), np.nan, data)
-    finite = shown[np.isfinite(shown)]
+    cells = np.where(masked | ~np.isfinite(data), np.nan, data)
+    finite = cells[np.isfinite(cells)]
     signed, most = bool((finite < 0).any()), float(np.abs(finite).max(initial=1e-9))
     bounds = (-most, most) if signed else (0.0, max(1.0, most) if picture.role == "weight" else most)
-    image = axes.imshow(shown, cmap="RdBu" if signed else "YlGnBu", vmin=bounds[0], vmax=bounds[1], aspect="auto")
+    image = axes.imshow(cells, cmap="RdBu" if signed else "YlGnBu", vmin=bounds[0], vmax=bounds[1], aspect="auto")
     rows, columns = read_labels(picture.rows, result, language), read_labels(picture.columns, result, language)
     axes.set_xticks(range(len(columns)), columns, fontsize=8)
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
@@ -174,11 +174,11 @@ def draw_heatmap(axes: Axes, picture: Heatmap, result: Result, language: Languag
         return
     for i, j in np.argwhere(masked):
         axes.text(j, i, "×", ha="center", va="center", color=COLOURS["soft"])
-    for i, j in np.argwhere(np.isfinite(shown)):
-        red, green, blue, _ = image.to_rgba(shown[i, j])
+    for i, j in np.argwhere(np.isfinite(cells)):
+        red, green, blue, _ = image.to_rgba(cells[i, j])
         dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
         axes.text(
-            j, i, f"{shown[i, j]:.2f}", ha="center", va="center", fontsize=7, color="white" if dark else COLOURS["ink"]
+            j, i, f"{cells[i, j]:.2f}", ha="center", va="center", fontsize=7, color="white" if dark else COLOURS["ink"]
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ..experiments.experiment import Bilingual, Language
 from .pages import TEXTS, bullets, chapter_title, describe_evidence, describe_findings
@@ -31,7 +30,7 @@ def write_notebook(chapter: Chapter, language: Language) -> str:
     return json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
 
 
-def step_cells(step: Step, language: Language) -> list[dict[str, Any]]:
+def step_cells(step: Step, language: Language) -> list[dict[str, object]]:
     """The cells of a step: its text, its program, its picture, and the same in Regard with the difference."""
     texts = [f"## {step.title(language)}", f"> {step.claim(language)}", bullets(describe_findings(step, language))]
     if step.evidence:
@@ -49,10 +48,10 @@ def step_cells(step: Step, language: Language) -> list[dict[str, Any]]:
     return cells
 
 
-def markdown_cell(name: str, text: str) -> dict[str, Any]:
+def markdown_cell(name: str, text: str) -> dict[str, object]:
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text.splitlines(keepends=True)}
 
 
-def code_cell(name: str, code: str) -> dict[str, Any]:
+def code_cell(name: str, code: str) -> dict[str, object]:
     source = code.splitlines(keepends=True)
     return {"cell_type": "code", "execution_count": None, "id": name, "metadata": {}, "outputs": [], "source": source}

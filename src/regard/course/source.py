@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import textwrap
-from typing import Any
 
 import numpy as np
 
 from ..experiments.experiment import Language
-from .controls import MaskGrid, Numbers
+from .controls import MaskGrid, Numbers, Value
 from .step import Step
 
 IMPORTS = "import numpy as np\nimport torch\n\nimport regard as rg"
@@ -22,7 +21,7 @@ def write_values(step: Step, language: Language) -> str:
     return "\n".join(write_assignment(name, value) for name, value in step.read({}, language).items())
 
 
-def write_assignment(name: str, value: Any) -> str:
+def write_assignment(name: str, value: Value) -> str:
     """`name = value`, an array with a row a line where it is long.
 
     >>> print(write_assignment("keys", np.array([[2.0, 0.6], [1.9, 0.4]])))

@@ -36,7 +36,7 @@ from .controls import Control, Value, Words
 from .pictures import Picture
 
 Result = dict[str, Any]
-"""The names and values that `compute` returns: numbers, arrays, strings, lists of strings."""
+"""The names and values that `compute` returns: numbers, arrays, strings, lists of strings. Each step has its own."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class Step:
     answer: str = "output"
     link: str = ""
 
-    def start_values(self, language: Language) -> dict[str, Any]:
+    def start_values(self, language: Language) -> dict[str, object]:
         """The value of each control at the start, as JSON holds it."""
         return {
             control.name: control.value(language) if isinstance(control, Words) else as_json(control.value)
             for control in self.controls
         }
 
-    def read(self, given: Mapping[str, Any], language: Language) -> dict[str, Value]:
+    def read(self, given: Mapping[str, object], language: Language) -> dict[str, Value]:
         """The checked value of each control; start values where none is given. Raises `BadInput`."""
         unknown = sorted(set(given) - {control.name for control in self.controls})
         if unknown:
@@ -94,12 +94,12 @@ class Step:
         values = self.start_values(language) | dict(given)
         return {control.name: control.read(values[control.name]) for control in self.controls}
 
-    def run(self, given: Mapping[str, Any] | None = None, language: Language = "en") -> Result:
+    def run(self, given: Mapping[str, object] | None = None, language: Language = "en") -> Result:
         """Run `compute` on the given values of controls; the others keep their start values."""
         with np.errstate(all="ignore"):
             return self.compute(**self.read(given or {}, language))
 
-    def run_attend(self, given: Mapping[str, Any] | None = None, language: Language = "en") -> np.ndarray:
+    def run_attend(self, given: Mapping[str, object] | None = None, language: Language = "en") -> np.ndarray:
         """Run `attend` on the same values, as float64 tensors."""
         if self.attend is None:
             raise BadInput(f"The step {self.name} has no line of Regard.")
@@ -136,7 +136,7 @@ class Chapter:
     steps: tuple[Step, ...]
 
 
-def body(function: Callable[..., Any]) -> str:
+def body(function: Callable[..., object]) -> str:
     """The source of a function's body, dedented, without its docstring."""
     lines = inspect.getsource(function).splitlines()
     start = next(n for n, line in enumerate(lines) if line.rstrip().endswith(":")) + 1
@@ -145,6 +145,6 @@ def body(function: Callable[..., Any]) -> str:
     return text.split('"""', 2)[2].lstrip("\n") if doc and text.lstrip().startswith('"""') else text
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> object:
     """Nested tuples as lists."""
     return [as_json(item) for item in value] if isinstance(value, tuple) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import BadInput
 
@@ -69,7 +69,7 @@ def count(
 
 
 def from_sizes(
-    sizes: Mapping[Size, Mapping[str, Any]], name: str, text: Bilingual, low: int, high: int, multiple: int = 1
+    sizes: Mapping[Size, Mapping[str, int]], name: str, text: Bilingual, low: int, high: int, multiple: int = 1
 ) -> Parameter:
     """A parameter that takes whole numbers, with defaults from a table of settings by size."""
     return count(name, text, low, high, {size: sizes[size][name] for size in sizes}, multiple)
@@ -81,7 +81,7 @@ DIM_TEXT = Bilingual("dim", "维度")
 TOKENS_TEXT = Bilingual("tokens", "词元数")
 
 
-def resolve_settings(parameters: tuple[Parameter, ...], size: Size, settings: Settings) -> dict[str, Any]:
+def resolve_settings(parameters: tuple[Parameter, ...], size: Size, settings: Settings) -> dict[str, float]:
     """The value of every parameter; raises `BadInput` for an unknown name and for a value outside the range.
 
     >>> steps = count("steps", STEPS_TEXT, 1, 100, 20)
@@ -97,6 +97,12 @@ def resolve_settings(parameters: tuple[Parameter, ...], size: Size, settings: Se
         check_value(known[name], value)
     values = {name: settings.get(name, parameter.defaults[size]) for name, parameter in known.items()}
     return {name: int(value) if known[name].multiple else float(value) for name, value in values.items()}
+
+
+def resolve_counts(parameters: tuple[Parameter, ...], size: Size, settings: Settings) -> dict[str, int]:
+    """The values of the parameters that take whole numbers; raises `BadInput` as `resolve_settings` does."""
+    values = resolve_settings(parameters, size, settings)
+    return {parameter.name: int(values[parameter.name]) for parameter in parameters if parameter.multiple}
 
 
 def check_value(parameter: Parameter, value: float) -> None:

@@ -6,7 +6,7 @@ import difflib
 import pkgutil
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 from ..errors import BadInput
 from . import claims
@@ -41,7 +41,7 @@ def module_names() -> list[str]:
 def load_experiment(module: str) -> Experiment:
     """Import a module of `claims`; raises `BadInput` unless it fulfils the contract of `experiment.py`."""
     try:
-        experiment = cast(Any, import_module(f"{claims.__name__}.{module}"))
+        experiment = import_module(f"{claims.__name__}.{module}")
     except Exception as error:
         raise BadInput(f"The experiment {module} cannot be imported: {type(error).__name__}: {error}.") from error
     claim = getattr(experiment, "CLAIM", None)
@@ -54,4 +54,4 @@ def load_experiment(module: str) -> Experiment:
     for function in ("measure", "verdict", "draw"):
         if not callable(getattr(experiment, function, None)):
             raise BadInput(f"The experiment {module} has no {function}().")
-    return experiment
+    return cast(Experiment, experiment)

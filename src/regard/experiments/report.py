@@ -7,7 +7,6 @@ import re
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from .experiment import RULE
 from .parameters import Bilingual, Language
@@ -80,7 +79,7 @@ def render_section(result: ResultDocument, folder: Path, full_size: ResultDocume
     return f'<section id="{escape(result["name"])}">' + "\n".join(parts) + "</section>"
 
 
-def render_subclaims(subclaims: list[dict[str, Any]]) -> str:
+def render_subclaims(subclaims: list[ResultDocument]) -> str:
     """The sub-claims with their signs and figures, as a list; those of the core are marked."""
     core = f' <span class="core">{render_text(CORE_LABEL)}</span>'
     items = [
@@ -91,7 +90,7 @@ def render_subclaims(subclaims: list[dict[str, Any]]) -> str:
     return f'<ul class="subclaims">{"".join(items)}</ul>'
 
 
-def subclaim_kind(subclaim: dict[str, Any]) -> str:
+def subclaim_kind(subclaim: ResultDocument) -> str:
     return "holds" if subclaim["holds"] else "fails"
 
 

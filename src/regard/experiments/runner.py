@@ -11,12 +11,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from ..errors import BadInput, RegardError
-from .experiment import Experiment
+from .experiment import Experiment, Measurements
 from .parameters import NO_SETTINGS, Language, Settings, Size, resolve_settings
 from .progress import ProgressCallback, ProgressPrinter, ignore_progress
 from .registry import find_experiment
@@ -57,7 +58,7 @@ def run_experiment(
     return result
 
 
-def dump_claim(experiment: Experiment) -> dict[str, Any]:
+def dump_claim(experiment: Experiment) -> ResultDocument:
     """The claim of an experiment in the form that JSON holds."""
     claim = asdict(experiment.CLAIM)
     return claim | {"criteria": list(claim["criteria"])}
@@ -127,7 +128,7 @@ def full_float32() -> Iterator[None]:
 
 
 def read_cached_result(
-    experiment: Experiment, out: Path, expected: dict[str, Any], device: str
+    experiment: Experiment, out: Path, expected: ResultDocument, device: str
 ) -> ResultDocument | None:
     """A saved result with these fields and this device, with a fresh verdict; None if there is none to judge."""
     result = read_result(out / f"{experiment.CLAIM.name}.json")
@@ -157,7 +158,7 @@ def refresh_results(folder: Path, figures: bool = True) -> list[ResultDocument]:
     return results
 
 
-def save_experiment_figure(experiment: Experiment, numbers: dict[str, Any], language: Language, path: Path) -> None:
+def save_experiment_figure(experiment: Experiment, numbers: Measurements, language: Language, path: Path) -> None:
     """Draw the figure in one language and save it."""
     save_png(experiment.draw(numbers, language), path)
 
@@ -195,7 +196,7 @@ def run_experiments(
     `jobs` of them run side by side, each in its own process. Those that measure time run first, one after another.
     """
     jobs = min(jobs, len(experiments))
-    options: dict[str, Any] = {"size": size, "seed": seed, "again": again, "device": device, "settings": settings}
+    run_one = partial(try_experiment, out=out, size=size, seed=seed, again=again, device=device, settings=settings)
     results: list[ResultDocument] = []
     errors: dict[str, RegardError] = {}
 
@@ -209,11 +210,11 @@ def run_experiments(
 
     sequential = [experiment for experiment in experiments if jobs == 1 or getattr(experiment, "TIMED", False)]
     for experiment in sequential:
-        collect(experiment.CLAIM.name, try_experiment(experiment, out, **options))
+        collect(experiment.CLAIM.name, run_one(experiment))
     parallel = [experiment.CLAIM.name for experiment in experiments if experiment not in sequential]
     if parallel:
         with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            futures = {pool.submit(try_experiment_by_name, name, out, **options): name for name in parallel}
+            futures = {pool.submit(run_one, name, exclusive=False): name for name in parallel}
             try:
                 for future in as_completed(futures):
                     collect(futures[future], future.result())
@@ -226,7 +227,7 @@ def run_experiments(
 
 
 def try_experiment(
-    experiment: Experiment,
+    experiment: Experiment | str,
     out: Path,
     *,
     size: Size,
@@ -236,7 +237,8 @@ def try_experiment(
     settings: Settings = NO_SETTINGS,
     exclusive: bool = True,
 ) -> ResultDocument | RegardError:
-    """The result, or the error of an experiment that cannot run here."""
+    """The result, or the error of an experiment that cannot run here; a worker process receives only its name."""
+    experiment = find_experiment(experiment) if isinstance(experiment, str) else experiment
     printer = ProgressPrinter(experiment.CLAIM.name, exclusive=exclusive)
     try:
         return run_experiment(
@@ -246,8 +248,3 @@ def try_experiment(
         return error
     finally:
         printer.close()
-
-
-def try_experiment_by_name(name: str, out: Path, **options: Any) -> ResultDocument | RegardError:
-    """`try_experiment` for a worker process, which receives only the experiment's name."""
-    return try_experiment(find_experiment(name), out, exclusive=False, **options)

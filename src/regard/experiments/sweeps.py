@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import BadInput
 from .experiment import Experiment, Verdict
@@ -110,7 +110,7 @@ def find_parameter(experiment: Experiment, name: str) -> Parameter:
     raise BadInput(f"{experiment.CLAIM.name} has no parameter {name!r}. It has: {names}.")
 
 
-def describe_point(value: float, verdict: Verdict) -> dict[str, Any]:
+def describe_point(value: float, verdict: Verdict) -> ResultDocument:
     """The verdict at one value of the parameter."""
     subclaims = [
         {"name": part.name, "value": part.value, "bound": part.bound, "holds": part.holds} for part in verdict.subclaims
@@ -178,21 +178,21 @@ def draw_sweep(experiment: Experiment, sweep: ResultDocument, language: Language
     columns = min(len(criteria), 3)
     rows = -(-len(criteria) // columns)
     with subplots(language, columns, rows, width=3.6, height=2.6) as (figure, axes):
-        for n, (criterion, place) in enumerate(zip(criteria, axes, strict=False)):
+        for n, (criterion, panel) in enumerate(zip(criteria, axes, strict=False)):
             parts = [point["subclaims"][n] for point in sweep["points"]]
-            draw_subclaim(place, sweep["values"], parts, criterion.compare)
-            place.set_title(shorten(criterion.text(language), 34 if language == "en" else 20), fontsize=8.5)
-            place.set_xlabel(parameter.text(language), fontsize=8)
-            place.set_ylabel(VALUE_LABEL(language), fontsize=8)
-        for place in axes[len(criteria) :]:
-            place.set_axis_off()
+            draw_subclaim(panel, sweep["values"], parts, criterion.compare)
+            panel.set_title(shorten(criterion.text(language), 34 if language == "en" else 20), fontsize=8.5)
+            panel.set_xlabel(parameter.text(language), fontsize=8)
+            panel.set_ylabel(VALUE_LABEL(language), fontsize=8)
+        for panel in axes[len(criteria) :]:
+            panel.set_axis_off()
         return figure
 
 
 VALUE_LABEL = Bilingual("measured value", "测得的值")
 
 
-def draw_subclaim(axes: Axes, values: Sequence[float], parts: Sequence[dict[str, Any]], compare: str) -> None:
+def draw_subclaim(axes: Axes, values: Sequence[float], parts: Sequence[ResultDocument], compare: str) -> None:
     """One sub-claim: filled markers where it holds, hollow ones where it does not, and the threshold."""
     from .toolkit.figures import COLOURS
 

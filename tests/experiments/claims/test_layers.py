@@ -15,24 +15,24 @@ def make_numbers(rises: bool = True, low: int = 0, high: int = 2) -> dict[str, A
     return {"text": rows | {"special": [2.0, 3.0, 4.0]}, "image": rows, "named": 0.5}
 
 
-def failed(numbers: dict[str, Any]) -> list[str]:
+def failed_parts(numbers: dict[str, Any]) -> list[str]:
     return [part.name for part in layers.verdict(numbers).subclaims if not part.holds]
 
 
 def test_verdict() -> None:
     assert layers.verdict(make_numbers()).kind == "holds"
     assert layers.verdict(make_numbers(low=2)).kind == "limited"
-    assert failed(make_numbers(low=2)) == ["text-low", "image-low"]
-    assert failed(make_numbers(high=0)) == ["text-high", "image-high"]
+    assert failed_parts(make_numbers(low=2)) == ["text-low", "image-low"]
+    assert failed_parts(make_numbers(high=0)) == ["text-high", "image-high"]
     falls = make_numbers(rises=False)
     assert layers.verdict(falls).kind == "fails"
-    assert failed(falls) == ["text-distance", "text-depth", "image-distance", "image-depth"]
+    assert failed_parts(falls) == ["text-distance", "text-depth", "image-distance", "image-depth"]
 
 
 def test_heads_that_differ_more_than_layers() -> None:
     numbers = make_numbers()
     numbers["image"] = numbers["image"] | {"distance": [[1.0, 9.0], [2.0, 10.0], [3.0, 11.0]]}
-    assert "heads" in failed(numbers)
+    assert "heads" in failed_parts(numbers)
     assert layers.compare_deviations([[1.0, 1.0], [2.0, 2.0]]) > 1e6
 
 

@@ -18,15 +18,15 @@ def make_numbers(change: float = 0.0, **accuracy: float) -> dict[str, Any]:
     return {"columns": 12, "rows": 100, "accuracy": rows, "frequent": summarize([0.5])}
 
 
-def failed(numbers: dict[str, Any]) -> list[str]:
+def failed_parts(numbers: dict[str, Any]) -> list[str]:
     return [part.name for part in tables.verdict(numbers).subclaims if not part.holds]
 
 
 def test_verdict() -> None:
     assert tables.verdict(make_numbers()).kind == "holds"
-    assert failed(make_numbers(trees=0.95)) == ["trees"]
-    assert failed(make_numbers(attention=0.95)) == ["attention"]
-    assert failed(make_numbers(change=0.05)) == ["order", "order-attention"]
+    assert failed_parts(make_numbers(trees=0.95)) == ["trees"]
+    assert failed_parts(make_numbers(attention=0.95)) == ["attention"]
+    assert failed_parts(make_numbers(change=0.05)) == ["order", "order-attention"]
     assert tables.verdict(make_numbers(linear=0.88)).kind == "fails"
 
 

@@ -1,7 +1,5 @@
 """Probes, the drawings and the sentences they read."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -37,7 +35,7 @@ def test_probes_read_what_is_there_and_nothing_else() -> None:
 def test_layer_outputs_start_with_the_input_and_end_with_the_output() -> None:
     torch.manual_seed(0)
     stack = Stack(StackConfig(dim=8, layers=2, heads=2, pre_norm=False)).eval()
-    model = SimpleNamespace(stack=stack)
+    model = torch.nn.ModuleDict({"stack": stack})
     x = torch.randn(2, 3, 8)
     results: list[torch.Tensor] = []
     outputs = layer_outputs(model, lambda: results.append(stack(x)))

@@ -1,4 +1,4 @@
-"""Where attention is used: field, task, who attends to what, and how such a model is built."""
+"""Where attention is used: field, task, queries and keys, and how such a model is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Six neurons and who reads whom, beside the families of networks."""
+"""A network of six neurons with its connections, beside the families of networks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def draw(axes: Axes, result: Result, language: Language) -> None:
     from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
     axes.set(xlim=(-0.6, 10.2), ylim=(-0.2, 4.6), aspect="equal")
-    places = [(1.8 * (n // 2), 3.4 - 2.2 * (n % 2)) for n in range(6)]
+    points = [(1.8 * (n // 2), 3.4 - 2.2 * (n % 2)) for n in range(6)]
     for to, start in np.argwhere(np.asarray(result["reads"])):
-        bend = "arc3" if places[to][0] > places[start][0] else "arc3,rad=0.4"
+        bend = "arc3" if points[to][0] > points[start][0] else "arc3,rad=0.4"
         looped = result["loops"][to] and result["loops"][start]
         arrow = FancyArrowPatch(
-            places[start],
-            places[to],
+            points[start],
+            points[to],
             connectionstyle=bend,
             arrowstyle="-|>",
             mutation_scale=12,
@@ -41,10 +41,10 @@ def draw(axes: Axes, result: Result, language: Language) -> None:
             color=COLOURS["key" if looped else "query"],
         )
         axes.add_patch(arrow)
-    for name, place, looped in zip(NAMES, places, result["loops"], strict=True):
+    for name, point, looped in zip(NAMES, points, result["loops"], strict=True):
         edge = COLOURS["key" if looped else "ink"]
-        axes.add_patch(Circle(place, 0.38, facecolor="white", edgecolor=edge, zorder=3))
-        axes.text(*place, name, ha="center", va="center", fontsize=9, zorder=4)
+        axes.add_patch(Circle(point, 0.38, facecolor="white", edgecolor=edge, zorder=3))
+        axes.text(*point, name, ha="center", va="center", fontsize=9, zorder=4)
     for n, words in enumerate(FAMILIES):
         inside = n == result["family"]
         corner, width, height = (5.0 + 0.4 * n, 0.2 + 0.3 * n), 4.8 - 0.8 * n, 4.0 - 1.1 * n

@@ -32,15 +32,15 @@ def draw(axes: Axes, result: Result, language: Language) -> None:
         axes.text(x, y + 0.85, words(language), ha="center", color=COLOURS[role], fontsize=9)
     compared = result["pick"] - 1
     balls = ((LEFT, result["query"]), (RIGHT, result["keys"][compared]), (ANSWER, result["output"]))
-    for place, colour in balls:
-        axes.add_patch(Circle(place, 0.6, facecolor=np.clip(colour, 0, 1), edgecolor=COLOURS["soft"]))
+    for centre, colour in balls:
+        axes.add_patch(Circle(centre, 0.6, facecolor=np.clip(colour, 0, 1), edgecolor=COLOURS["soft"]))
     difference, weight = result["differences"][-1][compared], result["weights"][compared]
     axes.text(2.1, 3.3, f"{difference:.3f}", ha="center", va="center", fontsize=11, weight="bold")
     ball = Bilingual(f"mostly ball {result['pick']} ({weight:.2f})", f"主要是 {result['pick']} 号球（{weight:.2f}）")
     axes.text(1.85, 0.7, ball(language), va="center", fontsize=9)
     axes.add_patch(FancyBboxPatch((5.5, 0.0), 4.3, 3.7, boxstyle="round,pad=0.25,rounding_size=0.7", color=BAG))
     for n, (colour, weight) in enumerate(zip(result["keys"], result["weights"], strict=True)):
-        place = (6.2 + 1.45 * (n % 3), 3.25 - 1.25 * (n // 3))
-        axes.add_patch(Circle(place, 0.4, facecolor=np.clip(colour, 0, 1), edgecolor=COLOURS["weight"], lw=6 * weight))
-        axes.text(*place, str(n + 1), ha="center", va="center", fontsize=8, color="#30333d")
-        axes.text(place[0], place[1] - 0.62, f"{weight:.2f}", ha="center", va="center", fontsize=7, color="white")
+        centre = (6.2 + 1.45 * (n % 3), 3.25 - 1.25 * (n // 3))
+        axes.add_patch(Circle(centre, 0.4, facecolor=np.clip(colour, 0, 1), edgecolor=COLOURS["weight"], lw=6 * weight))
+        axes.text(*centre, str(n + 1), ha="center", va="center", fontsize=8, color="#30333d")
+        axes.text(centre[0], centre[1] - 0.62, f"{weight:.2f}", ha="center", va="center", fontsize=7, color="white")

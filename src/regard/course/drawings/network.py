@@ -24,16 +24,16 @@ def draw(axes: Axes, result: Result, language: Language) -> None:
 
     layers, all_carried = ([result[name] for name in names] for names in (VALUES, CARRIED))
     axes.set(xlim=(-0.8, 6.8), ylim=(-0.2, 4.4), aspect="equal")
-    places = [
+    points = [
         [(3.0 * n, 4 * (1 - (i + 0.5) / len(layer))) for i in range(len(layer))] for n, layer in enumerate(layers)
     ]
     most = max(np.abs(carried).max() for carried in all_carried) or 1.0
     for n, carried in enumerate(all_carried):
         for (to, start), load in np.ndenumerate(carried):
-            (x1, y1), (x2, y2) = places[n][start], places[n + 1][to]
+            (x1, y1), (x2, y2) = points[n][start], points[n + 1][to]
             colour = COLOURS["query"] if load >= 0 else NEGATIVE
             axes.plot([x1, x2], [y1, y2], color=colour, lw=0.4 + 5 * abs(load) / most, alpha=0.7, zorder=1)
-    for layer, column in zip(layers, places, strict=True):
+    for layer, column in zip(layers, points, strict=True):
         for value, place in zip(layer, column, strict=True):
             axes.add_patch(Circle(place, 0.36, facecolor="white", edgecolor=COLOURS["ink"], zorder=2))
             axes.text(*place, f"{value:.2f}", ha="center", va="center", fontsize=8, zorder=3)

@@ -20,12 +20,12 @@ VIEW = Bilingual("{name} leaves with the view {view:+.2f}", "{name}最后的观�
 def draw(axes: Axes, result: Result, language: Language) -> None:
     count, me = result["count"], result["listener"] - 1
     angles = np.pi / 2 - 2 * np.pi * np.arange(count) / count
-    places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     names = [GUESTS[n % len(GUESTS)](language) for n in range(count)]
-    for n, (x, y) in enumerate(places):
+    for n, (x, y) in enumerate(points):
         weight = result["weights"][me, n]
         if n != me:
-            start = places[me]
+            start = points[me]
             axes.plot([start[0], x], [start[1], y], color=COLOURS["weight"], lw=0.5 + 12 * weight, alpha=0.7, zorder=1)
         colour = COLOURS["value" if result["opinions"][n] >= 0 else "key"]
         axes.scatter([x], [y], s=700 / max(1, count / 8), color=colour, edgecolors=COLOURS["ink"], zorder=2)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...tasks.metrics.rank_correlation import rank_correlation
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, Parameter, Settings, constant, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, Parameter, Settings, constant, count, resolve_counts, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
@@ -110,13 +110,18 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     torch.manual_seed(seed)
-    values = resolve_settings(PARAMETERS, size, settings)
-    seeds = values["seeds"]
+    counts = resolve_counts(PARAMETERS, size, settings)
+    turns = resolve_settings(PARAMETERS, size, settings)["turns"]
+    seeds = counts["seeds"]
     runs = [
         run_spiral(
-            size, values, seed * 1000 + n, nth_subprogress(subprogress(progress, 0, 0.5), n, seeds, f"spiral {n}")
+            size,
+            counts,
+            turns,
+            seed * 1000 + n,
+            nth_subprogress(subprogress(progress, 0, 0.5), n, seeds, f"spiral {n}"),
         )
         for n in range(seeds)
     ]
@@ -130,19 +135,19 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def run_spiral(size: Size, values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_spiral(size: Size, counts: dict[str, int], turns: float, seed: int, progress: ProgressCallback) -> Measurements:
     """Train every network on one spiral and test it on new points."""
     torch.manual_seed(seed)
-    points, labels = sample_spiral(choose_by_size(size, 200, 600), values["turns"])
-    test_points, test_labels = sample_spiral(2000, values["turns"])
+    points, labels = sample_spiral(choose_by_size(size, 200, 600), turns)
+    test_points, test_labels = sample_spiral(2000, turns)
     nets = {"one linear layer": nn.Linear(2, 2).double()} | {
-        name: build_mlp(activation, values["width"]) for name, activation in ACTIVATIONS.items()
+        name: build_mlp(activation, counts["width"]) for name, activation in ACTIVATIONS.items()
     }
     for n, (name, net) in enumerate(nets.items()):
         fit(
             net,
             lambda net=net: nn.functional.cross_entropy(net(points), labels),
-            values["steps"],
+            counts["steps"],
             1e-2,
             nth_subprogress(progress, n, len(nets), name),
             cuda_graph=False,  # on an H200 a step of these float64 networks could not be captured
@@ -194,7 +199,7 @@ def probability_grid(net: nn.Module, cells: int = 41) -> list[list[float]]:
     return [[round(v, 2) for v in row] for row in probability.tolist()]
 
 
-def run_curve(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_curve(size: Size, seed: int, progress: ProgressCallback) -> Measurements:
     """The error of one hidden layer by its width, and some fitted curves."""
     widths = choose_by_size(size, [2, 8, 32], [1, 2, 4, 8, 16, 32, 64, 128, 256])
     seeds, steps = choose_by_size(size, 2, 3, 8), choose_by_size(size, 40, 1500)
@@ -241,7 +246,7 @@ class ParallelMlps(nn.Module):
         return (x * self.up + self.shift).tanh() @ self.down + self.bias
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     accuracies = {name: summary["mean"] for name, summary in numbers["accuracy"].items()}
     straight, linear = accuracies["one linear layer"], accuracies["deep linear"]
     worst = min(accuracies[name] for name in ACTIVATIONS if name != "deep linear")
@@ -279,7 +284,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     title = tr("Two spiral arms, and one hidden layer of increasing width", "两条螺旋臂，以及不断变宽的单隐藏层")
     with subplots(language, 4, width=3.6) as (figure, (left, middle, fits, right)):
@@ -295,8 +300,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         x = [-1 + 2 * 4 * n / 255 for n in range(len(numbers["curve"]))]
         fits.plot(x, numbers["curve"], color="#888888", linewidth=4, alpha=0.5, label=tr("target curve", "目标曲线"))
         for n, (width, y) in enumerate(numbers["curves"].items()):
-            style: dict[str, Any] = {"color": COLOURS[n], "linestyle": ("-", "--", ":")[n]}
-            fits.plot(x, y, label=tr(f"width {width}", f"宽度 {width}"), **style)
+            label = tr(f"width {width}", f"宽度 {width}")
+            fits.plot(x, y, label=label, color=COLOURS[n], linestyle=("-", "--", ":")[n])
         label_axes(fits, tr("One hidden layer (tanh)", "单隐藏层（tanh）"), "x", "f(x)")
         fits.set_ylim(-1.4, 2.4)
         fits.legend(fontsize=7, ncols=2, loc="upper left")
@@ -319,7 +324,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_decision_boundary(axes: Axes, numbers: dict[str, Any], name: str) -> None:
+def draw_decision_boundary(axes: Axes, numbers: Measurements, name: str) -> None:
     """The predicted probability on the plane, and the training points."""
     axes.imshow(
         numbers["field"][name], origin="lower", extent=(-1.1, 1.1, -1.1, 1.1), cmap="PuOr", vmin=0, vmax=1, alpha=0.7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,8 @@ from ...attention.attend import attend
 from ...attention.parts.scores import Dot, Score
 from ...nn.parts.config import build_part
 from ...nn.parts.learned import LearnedAdditive
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, from_sizes, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, from_sizes, resolve_counts
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_seeds
@@ -90,15 +90,15 @@ NAMES = {
 SCORES_BY_NAME: dict[str, Score] = {"additive": LearnedAdditive(), "dot": Dot(), "plain dot": Dot(scale=1.0)}
 KEYS = 16
 TIMED = True
-SIZES: dict[Size, dict[str, Any]] = {
-    "toy": {"dims": [6, 12], "steps": 10, "batch": 8, "seeds": 1, "tokens": 16, "budget": 0.0},
-    "usual": {"dims": [6, 24, 64, 192], "steps": 1000, "batch": 32, "seeds": 2, "tokens": 256, "budget": 1.0},
-    "full": {"dims": [6, 24, 96, 384], "steps": 4000, "batch": 128, "seeds": 5, "tokens": 512, "budget": 4.0},
+DIMS: dict[Size, list[int]] = {"toy": [6, 12], "usual": [6, 24, 64, 192], "full": [6, 24, 96, 384]}
+SECONDS: dict[Size, float] = {"toy": 0.0, "usual": 1.0, "full": 4.0}
+SIZES: dict[Size, dict[str, int]] = {
+    "toy": {"steps": 10, "batch": 8, "seeds": 1, "tokens": 16},
+    "usual": {"steps": 1000, "batch": 32, "seeds": 2, "tokens": 256},
+    "full": {"steps": 4000, "batch": 128, "seeds": 5, "tokens": 512},
 }
 PARAMETERS = (
-    count(
-        "largest_dim", Bilingual("largest dim", "最大维度"), 8, 1024, {size: SIZES[size]["dims"][-1] for size in SIZES}
-    ),
+    count("largest_dim", Bilingual("largest dim", "最大维度"), 8, 1024, {size: DIMS[size][-1] for size in DIMS}),
     from_sizes(SIZES, "tokens", Bilingual("tokens when time is measured", "测量时间时的词元数"), 2, 1024),
     from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
     from_sizes(SIZES, "seeds", SEEDS_TEXT, 1, 20),
@@ -120,10 +120,10 @@ class KeyFinder(nn.Module):
         return weights[:, 0, 0]
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`found[name][dim]` and `unequal[name]`, summarized over seeds; `bytes` and, in `times`, `seconds` by name and dim."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
-    dims, seeds = [*config["dims"][:-1], config["largest_dim"]], range(seed, seed + config["seeds"])
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
+    dims, seeds = [*DIMS[size][:-1], config["largest_dim"]], range(seed, seed + config["seeds"])
     jobs = [(name, dim, dim) for name in NAMES for dim in dims] + [(name, dims[1] // 3, dims[1]) for name in NAMES]
     results = []
     for n, (name, query_dim, dim) in enumerate(jobs):
@@ -132,7 +132,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
         )
         results.append(summarize_seeds(partial(train_finder, name, query_dim, dim, config), seeds, run_progress))
     progress(0.8, "time and memory")
-    seconds, peaks = measure_costs(dims, config["tokens"], config["budget"], seed)
+    seconds, peaks = measure_costs(dims, config["tokens"], SECONDS[size], seed)
     count = len(dims)
     return {
         "dims": dims,
@@ -146,7 +146,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
 
 
 def train_finder(
-    name: str, query_dim: int, dim: int, config: dict[str, Any], seed: int, progress: ProgressCallback
+    name: str, query_dim: int, dim: int, config: dict[str, int], seed: int, progress: ProgressCallback
 ) -> float:
     """Train and test: the fraction of queries whose key gets the largest weight."""
     torch.manual_seed(seed)
@@ -196,7 +196,7 @@ def forward_backward(name: str, tokens: int, dim: int) -> Call:
     return call
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     seconds, peaks = numbers["times"]["seconds"], numbers["bytes"]
     slower, larger = (costs["additive"][-1] / costs["dot"][-1] for costs in (seconds, peaks))
     advantage = {
@@ -238,7 +238,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """Accuracy by dim, accuracy with unequal dims, time, memory."""
     with subplots(language, 4, width=3.2, height=3.7) as (figure, axes):
         dims = numbers["dims"]
@@ -262,7 +262,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def label_panels(axes: list[Axes], numbers: dict[str, Any], language: Language) -> None:
+def label_panels(axes: list[Axes], numbers: Measurements, language: Language) -> None:
     """Titles, units and scales."""
     query_dim, key_dim = numbers["unequal_dims"]
     titles = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn.functional import mse_loss, one_hot, pad
 
 from ...attention.parts.positions import Bias
 from ...nn.attention import MultiHeadAttention
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
 from ..parameters import (
     DIM_TEXT,
     NO_SETTINGS,
@@ -19,7 +20,7 @@ from ..parameters import (
     TOKENS_TEXT,
     Settings,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots
@@ -103,8 +104,10 @@ CLAIM = Claim(
 )
 
 MASKED_BIAS = -1e4
+BatchFunction = Callable[[], tuple[Tensor, Tensor]]
+"""Draws tokens and their targets."""
 KERNEL, REACH = 3, 4
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"dim": 4, "tokens": 12, "steps": 10, "batch": 4, "seeds": 1},
     "usual": {"dim": 8, "tokens": 24, "steps": 500, "batch": 32, "seeds": 3},
     "full": {"dim": 16, "tokens": 64, "steps": 3000, "batch": 64, "seeds": 5},
@@ -117,9 +120,9 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`equal`: errors by kernel and dtype; `learned` and `marked`: unexplained variance of the two tasks."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     seeds = range(seed, seed + config["seeds"])
     equal = [
         compare_attention(kernel, dtype, seed) for kernel in (1, 3, 5, 9) for dtype in (torch.float32, torch.float64)
@@ -141,7 +144,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def compare_attention(kernel: int, dtype: torch.dtype, seed: int) -> dict[str, Any]:
+def compare_attention(kernel: int, dtype: torch.dtype, seed: int) -> Measurements:
     """The relative errors between a convolution and the attention with its weights."""
     torch.manual_seed(seed)
     dim, tokens = 6, 19
@@ -198,7 +201,7 @@ def relative_error(got: Tensor, target: Tensor) -> float:
     return ((got - target).norm() / target.norm()).item()
 
 
-def train_both_tasks(config: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def train_both_tasks(config: dict[str, int], seed: int, progress: ProgressCallback) -> Measurements:
     """Train attention on a convolution's output, and attention and convolution on copying a marked token."""
     torch.manual_seed(seed)
     dim = config["dim"]
@@ -248,7 +251,7 @@ class SlidingConvolution(nn.Module):
         return self.inner(x.mT).mT
 
 
-def batch_sampler(config: dict[str, Any], seed: int, make_targets: Any) -> Any:
+def batch_sampler(config: dict[str, int], seed: int, make_targets: Callable[[Tensor], Tensor]) -> BatchFunction:
     """A function that draws tokens `x` and `make_targets(x)`; one token of each row is marked."""
     generator = seeded_generator(seed)
 
@@ -267,7 +270,9 @@ def repeat_marked_token(x: Tensor) -> Tensor:
     return x[torch.arange(len(x)), marked][:, None].expand_as(x)
 
 
-def train_regression(model: nn.Module, draw_batch: Any, steps: int, progress: ProgressCallback) -> list[float]:
+def train_regression(
+    model: nn.Module, draw_batch: BatchFunction, steps: int, progress: ProgressCallback
+) -> list[float]:
     def loss() -> Tensor:
         x, target = draw_batch()
         return mse_loss(model(x), target)
@@ -276,7 +281,7 @@ def train_regression(model: nn.Module, draw_batch: Any, steps: int, progress: Pr
 
 
 @torch.no_grad()
-def unexplained_variance(model: nn.Module, draw_batch: Any) -> float:
+def unexplained_variance(model: nn.Module, draw_batch: BatchFunction) -> float:
     """The fraction of variance that a model does not explain on new tokens."""
     x, target = draw_batch()
     return (mse_loss(model(x), target) / (target - target.mean((0, 1))).square().mean()).item()
@@ -289,7 +294,7 @@ def offset_weights(layer: MultiHeadAttention) -> Tensor:
     return table.softmax(-1).flip(-1)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     worst = {
         dtype: max(max(row["output"], row["gradient"]) for row in numbers["equal"] if row["type"] == dtype)
         for dtype in ("float32", "float64")
@@ -323,7 +328,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """The errors of equality, the learned bias of the heads, and both tasks."""
     with subplots(language, 3, width=4.2, height=3.8) as (figure, axes):
         draw_equality(axes[0], numbers["equal"], language)
@@ -344,7 +349,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_equality(axes: Axes, equal: list[dict[str, Any]], language: Language) -> None:
+def draw_equality(axes: Axes, equal: list[Measurements], language: Language) -> None:
     names = {"output": Bilingual("output", "输出"), "gradient": Bilingual("gradient", "梯度")}
     series = [(dtype, quantity) for dtype in ("float32", "float64") for quantity in names]
     for n, (dtype, quantity) in enumerate(series):
@@ -365,7 +370,7 @@ def draw_equality(axes: Axes, equal: list[dict[str, Any]], language: Language) -
     axes.legend(frameon=False)
 
 
-def draw_unexplained(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
+def draw_unexplained(axes: Axes, numbers: Measurements, language: Language) -> None:
     bars = (
         (Bilingual("attention:\nconvolution", "注意力：\n一个卷积"), numbers["learned"]),
         (Bilingual("attention:\nmarked token", "注意力：\n标记词元"), numbers["marked"]["attention"]),

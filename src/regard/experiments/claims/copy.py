@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import Convolution, FullyConnected, Recurrent, Stack, StackConfig
-from ..experiment import Claim, Criterion, Verdict, judge
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
 from ..parameters import (
     NO_SETTINGS,
     SEEDS_TEXT,
@@ -19,7 +19,7 @@ from ..parameters import (
     Size,
     count,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, line_style, plot_summaries, set_length_ticks, subplots
@@ -101,10 +101,11 @@ NAMES = {
     "recurrent": Bilingual("GRU, bidirectional", "双向 GRU"),
     "fully connected": Bilingual("fully connected", "全连接"),
 }
-SIZES: dict[Size, dict[str, Any]] = {
-    "toy": {"lengths": [3, 6], "steps": 8, "seeds": 1, "tested": 16},
-    "usual": {"lengths": [4, 8, 16, 32], "steps": 600, "seeds": 1, "tested": 256},
-    "full": {"lengths": [4, 8, 16, 32, 64], "steps": 3000, "seeds": 3, "tested": 1024},
+LENGTHS: dict[Size, list[int]] = {"toy": [3, 6], "usual": [4, 8, 16, 32], "full": [4, 8, 16, 32, 64]}
+SIZES: dict[Size, dict[str, int]] = {
+    "toy": {"steps": 8, "seeds": 1, "tested": 16},
+    "usual": {"steps": 600, "seeds": 1, "tested": 256},
+    "full": {"steps": 3000, "seeds": 3, "tested": 1024},
 }
 PARAMETERS = (
     count(
@@ -112,7 +113,7 @@ PARAMETERS = (
         Bilingual("largest length", "最大长度"),
         3,
         128,
-        {size: SIZES[size]["lengths"][-1] for size in SIZES},
+        {size: LENGTHS[size][-1] for size in LENGTHS},
     ),
     from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
     from_sizes(SIZES, "seeds", SEEDS_TEXT, 1, 20),
@@ -149,11 +150,11 @@ def sample_copies(batch: int, length: int, generator: torch.Generator) -> tuple[
     return torch.cat([symbols, separator, blanks], 1), symbols
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`accuracy[name][length]` summarized over seeds, `doubled[name]` at twice the shortest length, `parameters`."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     longest = config["longest"]
-    lengths = [length for length in config["lengths"] if length < longest] + [longest]
+    lengths = [length for length in LENGTHS[size] if length < longest] + [longest]
     jobs = [(name, length, n) for n in range(config["seeds"]) for length in lengths for name in NAMES]
     accuracies: dict[str, dict[int, list[float]]] = {name: {length: [] for length in lengths} for name in NAMES}
     doubled: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -195,7 +196,7 @@ def copy_accuracy(model: CopyModel, length: int, tested: int, seed: int) -> floa
     return (model(tokens)[:, length + 1 :].argmax(-1) == symbols).float().mean().item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     accuracies = {name: means(rows) for name, rows in numbers["accuracy"].items()}
     lengths, longest = numbers["lengths"], {name: rows[-1] for name, rows in accuracies.items()}
     lowest, doubled = min(accuracies["attention"]), numbers["doubled"]["attention"]["mean"]
@@ -239,7 +240,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 2) as (figure, (left, right)):
         for n, name in enumerate(NAMES):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...nn.hooks.watch import watch
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, Settings, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, Settings, count, resolve_counts
 from ..progress import ProgressCallback
 from ..toolkit.figures import COLOURS, HATCHES, Localizer, label_axes, localizer, subplots
 from ..toolkit.metrics import format_percent
-from ..toolkit.minilm import load_minilm
+from ..toolkit.minilm import SentenceEncoder, load_minilm
 from ..toolkit.training import seeded_generator
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ def sentence_pairs(pattern: Pattern, half: int) -> list[SentencePair]:
     ]
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    model = load_minilm()
-    values = resolve_settings(PARAMETERS, size, settings)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    encoder = load_minilm()
+    values = resolve_counts(PARAMETERS, size, settings)
     patterns = PATTERNS[: values["templates"]]
     generator = seeded_generator(seed)
     limit = values["pairs"]
@@ -155,7 +155,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
             for pairs in (sentence_pairs(pattern, half) for pattern in patterns)
             for n in torch.randperm(len(pairs), generator=generator)[:limit].tolist()
         ]
-        weights = [noun_weights(model, pair) for pair in sampled]
+        weights = [noun_weights(encoder, pair) for pair in sampled]
         halves.append(torch.stack(weights))  # [items, wordings, nouns, layers, heads]
     right, moved = (torch.stack([rate(half) for half in halves]) for rate in (right_noun_rate, shift_rate))
     right_head, shift_head = argmax_head(right[0]), argmax_head(moved[0])
@@ -169,29 +169,29 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
         "head_both": both_right_rate(halves[1])[tuple(right_head)].item(),
         "mover": shift_head,
         "mover_moved": moved[1][tuple(shift_head)].item(),
-        "famous": [describe_sentence(model, text, [right_head, shift_head]) for text in EXAMPLE_SENTENCES],
+        "famous": [describe_sentence(encoder, text, [right_head, shift_head]) for text in EXAMPLE_SENTENCES],
     }
 
 
-def noun_weights(model: Any, pair: SentencePair) -> Tensor:
+def noun_weights(encoder: SentenceEncoder, pair: SentencePair) -> Tensor:
     """The weights from *it* to the two nouns in both wordings, `[wordings, nouns, layers, heads]`.
 
     The weight of a noun of several tokens is their sum.
     """
     wordings = []
     for text in pair.wordings:
-        pieces, weights = pronoun_weights(model, text)
+        pieces, weights = pronoun_weights(encoder, text)
         nouns = [weights[..., word_positions(pieces, word)].sum(-1) for word in (pair.first, pair.second)]
         wordings.append(torch.stack(nouns))
     return torch.stack(wordings)
 
 
-def pronoun_weights(model: Any, text: str) -> tuple[list[str], Tensor]:
+def pronoun_weights(encoder: SentenceEncoder, text: str) -> tuple[list[str], Tensor]:
     """The tokens, and the weights from *it* to each, `[layers, heads, tokens]`."""
-    batch = model.tokenizer([text])
-    pieces = model.tokenizer.pieces(batch.tokens[0])
-    with torch.no_grad(), watch(model, weights=True) as views:
-        model(**batch.inputs)
+    batch = encoder.tokenizer([text])
+    pieces = encoder.tokenizer.pieces(batch.tokens[0])
+    with torch.no_grad(), watch(encoder.model, weights=True) as views:
+        encoder.model(**batch.inputs)
     it = pieces.index("it")
     return pieces, torch.stack([view.weights[0, :, it] for view in views.values()])  # type: ignore[index]
 
@@ -234,9 +234,9 @@ def argmax_head(table: Tensor) -> list[int]:
     return [int(n) for n in torch.unravel_index(table.argmax(), table.shape)]
 
 
-def describe_sentence(model: Any, text: str, heads: list[list[int]]) -> dict[str, Any]:
+def describe_sentence(encoder: SentenceEncoder, text: str, heads: list[list[int]]) -> Measurements:
     """The tokens of a sentence and the weights from *it* in the given heads and in the mean of all."""
-    pieces, weights = pronoun_weights(model, text)
+    pieces, weights = pronoun_weights(encoder, text)
     rows = [weights[layer, head].tolist() for layer, head in heads] + [weights.mean((0, 1)).tolist()]
     animal, street = (weights[..., pieces.index(word)] for word in ("animal", "street"))
     return {"pieces": pieces, "weights": rows, "animal": int((animal > street).sum()), "heads": animal.numel()}
@@ -247,7 +247,7 @@ def lower_bound(rate: float, count: int) -> float:
     return rate - 1.96 * math.sqrt(0.25 / count)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     right, moved = numbers["head_right"], numbers["mover_moved"]
     pairs = numbers["sentences"] // 2  # the two wordings of a sentence are not independent
     (layer, head), (moving_layer, moving_head) = numbers["head"], numbers["mover"]
@@ -295,7 +295,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 3, width=4.6, height=4.0) as (figure, (left, middle, right)):
         figure.suptitle(tr("Attention of *it* in MiniLM", "MiniLM 中 it 的注意力"))
@@ -318,7 +318,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_halves(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+def draw_halves(axes: Axes, numbers: Measurements, tr: Localizer) -> None:
     """Every head's rate on the validation half and on the test half."""
     rates = (
         ("right", tr("correct noun preferred", "偏向正确名词")),
@@ -335,7 +335,7 @@ def draw_halves(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
     axes.legend(fontsize=7)
 
 
-def draw_sentence(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+def draw_sentence(axes: Axes, numbers: Measurements, tr: Localizer) -> None:
     """The weights of the best head in the example sentence, in both wordings."""
     tired, wide = numbers["famous"]
     width, labels = 0.4, tired["pieces"][1:-1]

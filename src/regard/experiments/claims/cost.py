@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ...nn.attention import MultiHeadAttention
+from ...attention.parts.mask import Mask
+from ...attention.parts.methods import Method
+from ...attention.parts.positions import Position
+from ...attention.parts.scores import Score
+from ...nn.attention import Attend, MultiHeadAttention, OtherParts
 from ...nn.baselines.convolution import Convolution
 from ...nn.baselines.recurrent import Recurrent
 from ...nn.cache import Cache
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import DIM_TEXT, NO_SETTINGS, Settings, count, from_sizes, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import DIM_TEXT, NO_SETTINGS, Settings, count, from_sizes, resolve_counts
 from ..progress import ProgressCallback
 from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.profiling import Call, median_times, peak_bytes
@@ -99,10 +103,16 @@ LAYER_LABELS = {
 LINEAR_LAYERS = ("recurrence", "convolution", "window", "low rank")
 HEADS = 2
 TIMED = True
-SIZES: dict[Size, dict[str, Any]] = {
-    "toy": {"lengths": [32, 64, 128, 256], "dim": 16, "budget": 0.0, "steps": 16},
-    "usual": {"lengths": [256, 512, 1024, 2048, 4096, 8192], "dim": 64, "budget": 3.0, "steps": 512},
-    "full": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "dim": 128, "budget": 4.0, "steps": 2048},
+LENGTHS: dict[Size, list[int]] = {
+    "toy": [32, 64, 128, 256],
+    "usual": [256, 512, 1024, 2048, 4096, 8192],
+    "full": [512, 1024, 2048, 4096, 8192, 16384],
+}
+SECONDS: dict[Size, float] = {"toy": 0.0, "usual": 3.0, "full": 4.0}
+SIZES: dict[Size, dict[str, int]] = {
+    "toy": {"dim": 16, "steps": 16},
+    "usual": {"dim": 64, "steps": 512},
+    "full": {"dim": 128, "steps": 2048},
 }
 PARAMETERS = (
     from_sizes(SIZES, "dim", DIM_TEXT, 4, 512, multiple=4),
@@ -111,7 +121,7 @@ PARAMETERS = (
         Bilingual("longest sequence", "最长序列"),
         64,
         32768,
-        {size: SIZES[size]["lengths"][-1] for size in SIZES},
+        {size: LENGTHS[size][-1] for size in LENGTHS},
     ),
     count(
         "steps",
@@ -123,22 +133,22 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`bytes[name][length]`; in `times`, seconds by name and length, and seconds of passes and of steps."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
-    lengths = [length for length in config["lengths"] if length < config["longest"]] + [config["longest"]]
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
+    lengths = [length for length in LENGTHS[size] if length < config["longest"]] + [config["longest"]]
     torch.manual_seed(seed)
     seconds, peaks = {name: [] for name in LAYER_LABELS}, {name: [] for name in LAYER_LABELS}
     with torch.no_grad():
         for n, tokens in enumerate(lengths):
             progress(0.9 * n / len(lengths), f"{tokens} tokens")
             calls = layer_calls(tokens, config["dim"])
-            times = median_times(calls, config["budget"])
+            times = median_times(calls, SECONDS[size])
             for name, call in calls.items():
                 seconds[name].append(times[name])
                 peaks[name].append(peak_bytes(call))
         progress(0.9, "one pass and step by step")
-        passes = time_passes(config["steps"], config["dim"], config["budget"])
+        passes = time_passes(config["steps"], config["dim"], SECONDS[size])
     return {
         "lengths": lengths,
         "bytes": peaks,
@@ -170,9 +180,32 @@ class MaterializedAttention(MultiHeadAttention):
         self.attend = ReferenceAttend()
 
 
-class ReferenceAttend(nn.Module):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> Tensor:
-        return attend(q, k, v, backend="reference", **parts)
+class ReferenceAttend(Attend):
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        score: Score | None = None,
+        position: Position | None = None,
+        mask: Mask | None = None,
+        method: Method | None = None,
+        dropout: float = 0.0,
+        **others: Unpack[OtherParts],
+    ) -> Tensor:
+        return attend(
+            q,
+            k,
+            v,
+            score=score,
+            position=position,
+            mask=mask,
+            method=method,
+            dropout=dropout,
+            backend="reference",
+            **others,
+        )
 
 
 def bind_input(layer: nn.Module, x: Tensor) -> Call:
@@ -219,7 +252,7 @@ def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
     return rise / sum((a - middle) ** 2 for a in x)
 
 
-def exponents(numbers: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def exponents(numbers: Measurements) -> dict[str, tuple[float, float]]:
     """The exponents of time and memory of each layer."""
     lengths, seconds = numbers["lengths"], numbers["times"]["layers"]
     return {
@@ -227,7 +260,7 @@ def exponents(numbers: dict[str, Any]) -> dict[str, tuple[float, float]]:
     }
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     exponent_pairs = exponents(numbers)
     (time, memory), (block_time, block_memory) = exponent_pairs["attention"], exponent_pairs["blocks"]
     linear = max(max(exponent_pairs[name]) for name in LINEAR_LAYERS)
@@ -263,7 +296,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """Time and memory by length, and one pass beside token by token."""
     with subplots(language, 3, width=4.0, height=4.4) as (figure, axes):
         exponent_pairs = exponents(numbers)
@@ -298,7 +331,7 @@ def draw_growth(axes: Axes, lengths: list[int], rows: dict[str, list[float]], sl
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
-def draw_passes(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
+def draw_passes(axes: Axes, numbers: Measurements, language: Language) -> None:
     passes = numbers["times"]["passes"]
     series = (
         ("pass", Bilingual("one pass", "一次并行计算"), ""),

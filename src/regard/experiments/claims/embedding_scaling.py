@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import Stack, StackConfig, sinusoids
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import (
+    NO_SETTINGS,
+    SEEDS_TEXT,
+    STEPS_TEXT,
+    Parameter,
+    Settings,
+    constant,
+    count,
+    resolve_counts,
+    resolve_settings,
+)
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_losses
@@ -109,17 +119,18 @@ def sample_rows(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
     return tokens, tokens.gather(1, at + 1).flatten()
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    generator, values = seeded_generator(seed), resolve_settings(PARAMETERS, size, settings)
-    runs = values["seeds"] * len(SCALINGS)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    generator, counts = seeded_generator(seed), resolve_counts(PARAMETERS, size, settings)
+    spread = resolve_settings(PARAMETERS, size, settings)["spread"]
+    runs = counts["seeds"] * len(SCALINGS)
     losses: dict[str, list[list[float]]] = {scaling: [] for scaling in SCALINGS}
     for n in range(runs):
         scaling = list(SCALINGS)[n % len(SCALINGS)]
         run_progress = nth_subprogress(progress, n, runs, scaling)
-        losses[scaling].append(train_marker(scaling, values, seed + n // len(SCALINGS), run_progress))
+        losses[scaling].append(train_marker(scaling, spread, counts["steps"], seed + n // len(SCALINGS), run_progress))
     return {
         "dims": list(DIMS),
-        "lengths": vector_lengths(generator, values["spread"]),
+        "lengths": vector_lengths(generator, spread),
         "learning": {k: summarize_losses(v) for k, v in losses.items()},
     }
 
@@ -135,20 +146,20 @@ def vector_lengths(generator: torch.Generator, spread: float = 1.0) -> dict[str,
     return lengths
 
 
-def train_marker(scaling: str, values: dict[str, Any], seed: int, progress: ProgressCallback) -> list[float]:
+def train_marker(scaling: str, spread: float, steps: int, seed: int, progress: ProgressCallback) -> list[float]:
     torch.manual_seed(seed)
     std, scale = SCALINGS[scaling]
-    std *= 1.0 if scaling == "spread 1" else values["spread"]
+    std *= 1.0 if scaling == "spread 1" else spread
     generator, model = seeded_generator(seed), MarkerModel(std, scale)
 
     def loss() -> Tensor:
         tokens, targets = sample_rows(64, generator)
         return nn.functional.cross_entropy(model(tokens), targets)
 
-    return fit(model, loss, values["steps"], 2e-3, progress)
+    return fit(model, loss, steps, 2e-3, progress)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     lengths = numbers["lengths"]
     scaled, unscaled = (
         [length / position for length, position in zip(lengths[scaling], lengths["position"], strict=True)]
@@ -192,7 +203,7 @@ LABELS = {
 }
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     order = list(LABELS)
     with subplots(language, 2, width=4.8) as (figure, (left, right)):
@@ -210,7 +221,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure
 
 
-def draw_training(axes: Axes, learning: dict[str, Any], language: Language) -> None:
+def draw_training(axes: Axes, learning: Measurements, language: Language) -> None:
     zh = language == "zh"
     for scaling, training in learning.items():
         percent = [100 * (at + 0.5) / len(training["curve"]) for at in range(len(training["curve"]))]

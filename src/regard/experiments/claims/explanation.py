@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from ...models.model import Model
 from ...nn.block import Stack, StackConfig
 from ...nn.explain import gradient_times_attention, rollout, value_norms, weights_of
 from ...nn.hooks.edit import edit
 from ...nn.hooks.watch import watch
 from ...nn.pooling import AttentionPooling, Mean
 from ...tasks.metrics.rank_correlation import rank_correlation
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, Parameter, Settings, constant, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, Parameter, Settings, constant, count, resolve_counts, resolve_settings
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import COLOURS, Localizer, draw_reference_line, label_axes, localizer, plot_bars, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
-from ..toolkit.minilm import load_minilm
+from ..toolkit.minilm import SentenceEncoder, load_minilm
 from ..toolkit.training import choose_by_size, fit, seeded_generator
 
 if TYPE_CHECKING:
@@ -130,11 +131,12 @@ SENTENCES = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     torch.manual_seed(seed)
-    encoder, values = load_minilm(), resolve_settings(PARAMETERS, size, settings)
-    model, test_accuracy = train_classifier(values["steps"], subprogress(progress, 0.0, 0.6, "classifier"))
-    reviews, _ = sample_reviews(values["reviews"])
+    encoder, counts = load_minilm(), resolve_counts(PARAMETERS, size, settings)
+    divergence = resolve_settings(PARAMETERS, size, settings)["divergence"]
+    model, test_accuracy = train_classifier(counts["steps"], subprogress(progress, 0.0, 0.6, "classifier"))
+    reviews, _ = sample_reviews(counts["reviews"])
     progress(0.7, "ablating tokens")
     effects, attributions = attribute_reviews(model, reviews)
     texts = SENTENCES[: choose_by_size(size, 2, len(SENTENCES))]
@@ -147,7 +149,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
         },
         "encoder": encoder_rows,
         "changed": {change: changed_predictions(model, reviews, change, seed) for change in ("shuffle", "uniform")},
-        "adversarial": find_adversarial_weights(model, reviews, values["divergence"]),
+        "adversarial": find_adversarial_weights(model, reviews, divergence),
     }
 
 
@@ -233,7 +235,7 @@ def changed_predictions(model: ReviewClassifier, reviews: Tensor, change: str, s
 
 def find_adversarial_weights(
     model: ReviewClassifier, reviews: Tensor, bound: float = 0.3, steps: int = 200
-) -> dict[str, Any]:
+) -> Measurements:
     """Pooling weights as different as possible with the same prediction: divergence and change of probability."""
     with torch.no_grad(), watch(model, weights=True) as views:
         model(reviews)
@@ -269,18 +271,18 @@ def js_divergence(p: Tensor, q: Tensor) -> Tensor:
     return (sides[0] + sides[1]) / 2
 
 
-def encoder_correlations(model: Any, texts: list[str], progress: ProgressCallback) -> dict[str, Any]:
+def encoder_correlations(encoder: SentenceEncoder, texts: list[str], progress: ProgressCallback) -> Measurements:
     """The rank correlations of attributions of sentence vectors with the effect of ablating each token."""
     correlations: dict[str, list[float]] = {}
     for n, text in enumerate(texts):
         progress(n / len(texts), text)
-        effect, attributions = attribute_sentence(model, model.tokenizer([text]).tokens)
+        effect, attributions = attribute_sentence(encoder.model, encoder.tokenizer([text]).tokens)
         for name, attribution in attributions.items():
             correlations.setdefault(name, []).append(rank_correlation(attribution, effect))
     return {name: summarize(values) for name, values in correlations.items()}
 
 
-def attribute_sentence(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def attribute_sentence(model: Model, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """(1 − cosine of the sentence vector without each token, attributions), `[tokens]` each."""
     pool, count = Mean(), tokens.shape[1]
     words = range(1, count - 1)  # without [CLS] and [SEP]
@@ -300,7 +302,7 @@ def attribute_sentence(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Te
     return effect, {name: attribution[1:-1] for name, attribution in attributions.items()}
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     small, large = (numbers[model]["weights"]["mean"] for model in ("classifier", "encoder"))
     other = numbers["adversarial"]["share"]
     measured = {
@@ -337,7 +339,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 3, width=4.6) as (figure, (left, middle, right)):
         figure.suptitle(tr("Attention weights and the effect of ablating tokens", "注意力权重与消融词元的影响"))
@@ -367,7 +369,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_divergence(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+def draw_divergence(axes: Axes, numbers: Measurements, tr: Localizer) -> None:
     """Divergence of the adversarial weights and change of probability, for each review."""
     adversarial = numbers["adversarial"]
     axes.plot(adversarial["divergence"], [max(v, 1e-6) for v in adversarial["off"]], "o", color=COLOURS[0], alpha=0.6)
@@ -378,7 +380,7 @@ def draw_divergence(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
               tr("change of probability", "概率的变化"))  # fmt: skip
 
 
-def draw_example(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+def draw_example(axes: Axes, numbers: Measurements, tr: Localizer) -> None:
     """The model's and the adversarial pooling weights of one review."""
     example = numbers["adversarial"]["example"]
     groups = [str(n + 1) for n in range(len(example["own"]))]
@@ -386,7 +388,7 @@ def draw_example(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
         tr("weights of the model", "模型的权重"): example["own"],
         tr("other weights, same prediction", "其他权重，预测相同"): example["other"],
     }
-    plot_bars(axes, groups, {name: [{"mean": v, "spread": 0.0} for v in row] for name, row in series.items()})
+    plot_bars(axes, groups, {name: [summarize([weight]) for weight in row] for name, row in series.items()})
     label_axes(
         axes, tr("Pooling weights of one review", "一条评论的池化权重"), tr("word", "第几个词"), tr("weight", "权重")
     )

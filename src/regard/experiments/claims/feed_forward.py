@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 from ...attention.attend import attend
 from ...nn.attention import MultiHeadAttention
 from ...nn.block import FeedForward
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
 from ..parameters import (
     DIM_TEXT,
     NO_SETTINGS,
@@ -21,11 +21,11 @@ from ..parameters import (
     TOKENS_TEXT,
     Settings,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
-from ..toolkit.metrics import summarize_seeds
+from ..toolkit.metrics import Summary, summarize_seeds
 from ..toolkit.training import fit, seeded_generator
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ NAMES = {
     "full": Bilingual("+ feed-forward, ReLU", "＋前馈网络，ReLU"),
 }
 BITS = 2
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"tokens": 4, "dim": 16, "steps": 6, "batch": 8, "seeds": 1},
     "usual": {"tokens": 8, "dim": 32, "steps": 500, "batch": 32, "seeds": 2},
     "full": {"tokens": 16, "dim": 64, "steps": 5000, "batch": 64, "seeds": 5},
@@ -160,19 +160,19 @@ class AttentionLayers(nn.Module):
         return self.head(x).squeeze(-1)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`right[name][task]` summarized over seeds; `additivity` and `places`: `additivity()` and `position_effects()`."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     seeds = range(seed, seed + config["seeds"])
     jobs = [(name, task) for name in NAMES for task in TASKS]
-    right: dict[str, dict[str, Any]] = {name: {} for name in NAMES}
+    right: dict[str, dict[str, Summary]] = {name: {} for name in NAMES}
     for n, (name, task) in enumerate(jobs):
         run_progress = nth_subprogress(progress, n, len(jobs), f"{name}, {task}")
         right[name][task] = summarize_seeds(partial(train_task, name, task, config), seeds, run_progress)
     return {"right": right, "additivity": additivity(seed), "places": position_effects(seed)}
 
 
-def train_task(name: str, task: str, config: dict[str, Any], seed: int, progress: ProgressCallback) -> float:
+def train_task(name: str, task: str, config: dict[str, int], seed: int, progress: ProgressCallback) -> float:
     """Train a model on a task; returns its accuracy."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
@@ -240,7 +240,7 @@ def cross_token_influence(layer: nn.Module, x: Tensor) -> float:
     return (gradient[:, 1:].norm() / gradient.norm()).item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     right = {
         name: {task: summary["mean"] for task, summary in tasks.items()} for name, tasks in numbers["right"].items()
     }
@@ -282,7 +282,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """Accuracy by task, additivity, and dependence on other tokens."""
     with subplots(language, 3, width=4.3, height=4.2) as (figure, axes):
         draw_tasks(axes[0], numbers["right"], language)
@@ -306,7 +306,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_tasks(axes: Axes, right: dict[str, Any], language: Language) -> None:
+def draw_tasks(axes: Axes, right: Measurements, language: Language) -> None:
     """Bars by task, one for each model."""
     for n, (name, label) in enumerate(NAMES.items()):
         at = [group + 0.2 * n - 0.3 for group in range(len(TASKS))]

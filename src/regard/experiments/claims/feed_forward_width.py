@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import FeedForward, MultiHeadAttention
-from ..experiment import Claim, Criterion, Verdict, judge
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
 from ..parameters import (
     DIM_TEXT,
     NO_SETTINGS,
@@ -19,7 +19,7 @@ from ..parameters import (
     Settings,
     Size,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, line_style, plot_summaries, set_length_ticks, subplots
@@ -84,7 +84,7 @@ CLAIM = Claim(
 
 CLASSES, BLOCK_DIM, BLOCK_HEADS = 16, 512, 8
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"dim": 8, "facts": 64, "steps": 10, "seeds": 1},
     "usual": {"dim": 32, "facts": 2048, "steps": 500, "seeds": 2},
     "full": {"dim": 64, "facts": 4096, "steps": 3000, "seeds": 5},
@@ -108,9 +108,9 @@ class FactStore(nn.Module):
         return self.head(x + self.feed_forward(x))
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`stored[ratio]` summarized over seeds, `weights` of a block's two halves by ratio at dim 512."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     jobs = [(ratio, n) for ratio in RATIOS for n in range(config["seeds"])]
     stored: dict[float, list[float]] = {ratio: [] for ratio in RATIOS}
     for m, (ratio, n) in enumerate(jobs):
@@ -124,7 +124,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def store_facts(ratio: float, config: dict[str, Any], seed: int, progress: ProgressCallback) -> float:
+def store_facts(ratio: float, config: dict[str, int], seed: int, progress: ProgressCallback) -> float:
     """Train a layer of this width on the facts; returns the fraction that it stores."""
     torch.manual_seed(seed)
     x, labels = torch.randn(config["facts"], config["dim"]), torch.randint(CLASSES, (config["facts"],))
@@ -134,7 +134,7 @@ def store_facts(ratio: float, config: dict[str, Any], seed: int, progress: Progr
         return (model(x).argmax(-1) == labels).float().mean().item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     stored = dict(zip(numbers["ratios"], means(numbers["stored"]), strict=True))
     four = numbers["feed_forward"][numbers["ratios"].index(4)]
     share = four / (four + numbers["attention"])
@@ -167,7 +167,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 2) as (figure, (left, right)):
         ratios = numbers["ratios"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...nn import FullyConnected, MultiHeadAttention
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.key_value import TRAINING_PAIRS, KeyValueModel, sample_lookups, train_key_value
@@ -109,8 +110,8 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    values = resolve_counts(PARAMETERS, size, settings)
     seeds = values["seeds"]
     runs = [run_seed(values, seed + n, nth_subprogress(progress, n, seeds, f"seed {seed + n}")) for n in range(seeds)]
     return {
@@ -124,20 +125,19 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def run_seed(values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_seed(values: dict[str, int], seed: int, progress: ProgressCallback) -> Measurements:
     """Train both models, then measure their Jacobians and their accuracy at every length."""
     torch.manual_seed(seed)
-    connected = KeyValueModel(
-        FullyConnected(24, 1, 1 + TRAINING_PAIRS, hidden=values["hidden"]), 24, max_tokens=1 + TRAINING_PAIRS
-    )
+    body = FullyConnected(24, 1, 1 + TRAINING_PAIRS, hidden=values["hidden"])
+    connected = KeyValueModel(body, 24, max_tokens=1 + TRAINING_PAIRS)
     dim = 2 * values["head_dim"]
     attention = KeyValueModel(MultiHeadAttention(dim, 2), dim)
     for n, model in enumerate((connected, attention)):
         train_key_value(model, values["steps"], 5e-3, seed, nth_subprogress(progress, n, 2))
-    layer: Any = connected.body.layers[0]  # type: ignore[union-attr, index]
+    (layer,) = body.layers
     inputs = {name: connected for name in LAYERS[:2]} | {"attention": attention}
     layers = {
-        "fully connected": lambda x: layer.up(x.flatten(1)).unflatten(1, (4, -1)),
+        "fully connected": lambda x: layer.get_submodule("up")(x.flatten(1)).unflatten(1, (4, -1)),
         "fully connected, activation": lambda x: layer(x.flatten(1)).unflatten(1, (1 + TRAINING_PAIRS, -1)),
         "attention": attention.body,
     }
@@ -152,7 +152,7 @@ def run_seed(values: dict[str, Any], seed: int, progress: ProgressCallback) -> d
     }
 
 
-def layer_jacobians(layer: Any, model: KeyValueModel, seed: int, count: int = 6) -> list[Tensor]:
+def layer_jacobians(layer: Callable[[Tensor], Tensor], model: KeyValueModel, seed: int, count: int = 6) -> list[Tensor]:
     """The Jacobians of a layer at `count` inputs of its model, each `[tokens, dim, tokens, dim]`."""
     keys, values, _ = sample_lookups(count, TRAINING_PAIRS, seeded_generator(seed + 2000))
     with torch.no_grad():
@@ -160,7 +160,7 @@ def layer_jacobians(layer: Any, model: KeyValueModel, seed: int, count: int = 6)
     return [jacobian(layer, x[None]) for x in inputs]
 
 
-def jacobian(layer: Any, x: Tensor) -> Tensor:
+def jacobian(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     matrix = torch.autograd.functional.jacobian(layer, x)  # [1, tokens, dim, 1, tokens, dim]
     return matrix[0, :, :, 0]  # type: ignore[index, call-overload]
 
@@ -182,7 +182,7 @@ def lookup_accuracy(model: KeyValueModel, pairs: int, seed: int) -> float:
     return (model(keys, values).argmax(1) == targets).float().mean().item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     changes = {name: summaries["mean"] for name, summaries in numbers["change"].items()}
     accuracies = {name: [at["mean"] for at in summaries] for name, summaries in numbers["accuracy"].items()}
     last, trained = accuracies["fully connected"][-1], accuracies["fully connected"][PAIRS.index(TRAINING_PAIRS)]
@@ -227,7 +227,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
 NAMES_ZH = {"fully connected": "全连接", "fully connected, activation": "全连接＋激活", "attention": "注意力"}
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 3, 2, width=3.6, height=3.0) as (figure, axes):
         for row, name in enumerate(LAYERS[1:]):
@@ -238,7 +238,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure
 
 
-def draw_jacobian(axes: Axes, matrices: list[Any], n: int, name: str, zh: bool) -> None:
+def draw_jacobian(axes: Axes, matrices: list[list[list[float]]], n: int, name: str, zh: bool) -> None:
     """The token norms of the Jacobian at one of two inputs, on one colour scale."""
     top = max(value for matrix in matrices for row in matrix for value in row)
     image = axes.imshow(matrices[n], cmap="cividis", vmin=0, vmax=top)
@@ -252,7 +252,7 @@ def draw_jacobian(axes: Axes, matrices: list[Any], n: int, name: str, zh: bool) 
     axes.set_ylabel("到词元" if zh else "to token")
 
 
-def draw_change(axes: Axes, changes: dict[str, Any], zh: bool) -> None:
+def draw_change(axes: Axes, changes: Measurements, zh: bool) -> None:
     names = [NAMES_ZH[name].replace("＋", "\n＋") if zh else name.replace(" ", "\n", 1) for name in LAYERS]
     summaries = [changes[name] for name in LAYERS]
     bars = axes.bar(
@@ -269,7 +269,7 @@ def draw_change(axes: Axes, changes: dict[str, Any], zh: bool) -> None:
     axes.set_title("混合随输入的变化" if zh else "Change of the mixing with the input")
 
 
-def draw_lengths(axes: Axes, numbers: dict[str, Any], zh: bool) -> None:
+def draw_lengths(axes: Axes, numbers: Measurements, zh: bool) -> None:
     for n, (name, summaries) in enumerate(numbers["accuracy"].items()):
         means, spreads = [at["mean"] for at in summaries], [at["spread"] for at in summaries]
         axes.errorbar(

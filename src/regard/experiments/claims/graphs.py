@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,18 @@ from torch import Tensor, nn
 from ...attention.parts.edges import Edges
 from ...nn.graphs.attention import GraphAttention
 from ...nn.hooks.watch import watch
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import (
+    NO_SETTINGS,
+    SEEDS_TEXT,
+    STEPS_TEXT,
+    Parameter,
+    Settings,
+    constant,
+    count,
+    resolve_counts,
+    resolve_settings,
+)
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, localizer, plot_bars, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
@@ -86,11 +96,14 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
-    seeds = values["seeds"]
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    counts = resolve_counts(PARAMETERS, size, settings)
+    density = resolve_settings(PARAMETERS, size, settings)["density"]
+    seeds, steps = counts["seeds"], counts["steps"]
     key_counts = choose_by_size(size, [3], [4, 8, 12], [4, 8, 16, 24])
-    runs = [run_seed(values, seed * 1000 + n, key_counts, nth_subprogress(progress, n, seeds)) for n in range(seeds)]
+    runs = [
+        run_seed(density, steps, seed * 1000 + n, key_counts, nth_subprogress(progress, n, seeds)) for n in range(seeds)
+    ]
     layers = list(runs[0]["lookup"])
     return {
         "sizes": key_counts,
@@ -103,12 +116,11 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def run_seed(values: dict[str, Any], seed: int, lookups: list[int], progress: ProgressCallback) -> dict[str, Any]:
-    steps = values["steps"]
+def run_seed(density: float, steps: int, seed: int, lookups: list[int], progress: ProgressCallback) -> Measurements:
     majority_progress = subprogress(progress, 0.0, 0.3)
     variants = {"along edges": "edges", "full": "full", "full, told the edges": "features"}
     neighbours = {
-        name: train_majority(edge_use, values, seed, nth_subprogress(majority_progress, n, 3, name))
+        name: train_majority(edge_use, density, steps, seed, nth_subprogress(majority_progress, n, 3, name))
         for n, (name, edge_use) in enumerate(variants.items())
     }
     accuracies: dict[str, dict[str, float]] = {}
@@ -124,18 +136,17 @@ def run_seed(values: dict[str, Any], seed: int, lookups: list[int], progress: Pr
     return {"neighbours": neighbours, "lookup": accuracies, "distinct": distinct}
 
 
-def train_majority(edge_use: str, values: dict[str, Any], seed: int, progress: ProgressCallback) -> float:
+def train_majority(edge_use: str, density: float, steps: int, seed: int, progress: ProgressCallback) -> float:
     """Train on 200 graphs; returns the accuracy on the nodes of new graphs."""
     torch.manual_seed(seed)
     model = MajorityModel(edge_use)
-    density = values["density"]
     training_graphs = [sample_graphs(8, density) for _ in range(25)]
 
     def loss() -> Tensor:
         colours, adjacency, labels = training_graphs[int(torch.randint(len(training_graphs), ()))]
         return nn.functional.cross_entropy(model(colours, adjacency), labels)
 
-    fit(model, loss, values["steps"], 5e-3, progress, cuda_graph=False)
+    fit(model, loss, steps, 5e-3, progress, cuda_graph=False)
     colours, adjacency, labels = sample_graphs(100, density)
     with torch.no_grad():
         return accuracy(model(colours, adjacency), labels)
@@ -219,7 +230,7 @@ class GraphLookup(nn.Module):
         return self.head(y[:, k:]).flatten(0, 1), values.flatten()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     majority = {name: summary["mean"] for name, summary in numbers["neighbours"].items()}
     edges, others = majority["along edges"], max(majority["full"], majority["full, told the edges"])
     largest = str(numbers["sizes"][-1])
@@ -255,7 +266,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 3, width=4.0) as (figure, (left, middle, right)):
         figure.suptitle(tr("Prediction from neighbours, and dictionary lookup", "由邻居预测，以及查字典"))

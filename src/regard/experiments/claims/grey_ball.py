@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,18 @@ from torch import Tensor, nn
 from ...attention.attend import attend
 from ...attention.parts.scores import Additive
 from ...nn import Convolution, FullyConnected, Recurrent, Stack, StackConfig
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import (
+    NO_SETTINGS,
+    SEEDS_TEXT,
+    STEPS_TEXT,
+    Parameter,
+    Settings,
+    constant,
+    count,
+    resolve_counts,
+    resolve_settings,
+)
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, line_style, subplots
 from ..toolkit.metrics import summarize
@@ -182,12 +192,12 @@ class Pointer(nn.Module):
         return attend(q, k, one_hot, score=Additive(self.weight)).flatten(1)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
-    bags = Bags(values["balls"], values["noise"], values["grey"])
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    counts, values = resolve_counts(PARAMETERS, size, settings), resolve_settings(PARAMETERS, size, settings)
+    bags = Bags(counts["balls"], values["noise"], values["grey"])
     finder_runs: list[dict[str, list[float]]] = []
     pointer_runs: list[dict[str, float]] = []
-    steps, seeds, tested = values["steps"], values["seeds"], BAGS[size]
+    steps, seeds, tested = counts["steps"], counts["seeds"], BAGS[size]
     for n in range(seeds):
         start, end = n / seeds, (n + 1) / seeds
         split = start + 0.7 * (end - start)
@@ -231,7 +241,7 @@ def train_finder(model: BallFinder, bags: Bags, steps: int, seed: int, progress:
 
 
 @torch.no_grad()
-def bag_accuracy(model: Any, balls: int, bags: Bags, tested: int, seed: int) -> float:
+def bag_accuracy(model: Callable[[Tensor], Tensor], balls: int, bags: Bags, tested: int, seed: int) -> float:
     """The fraction of new bags with every ball classified right."""
     colours, odd, _ = sample_bags(tested, balls, False, seeded_generator(seed + 1000), bags)
     predicted = model(colours) > 0
@@ -269,16 +279,19 @@ def train_pointer(
     fit(model, loss, steps, 2e-2, progress)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     worst = {
         name: min(at["mean"] for at in summaries) for name, summaries in numbers["found"].items() if name != "rule"
     }
-    held, learned = (numbers["pointed"][f"{query}, darker or lighter"]["mean"] for query in ("held", "learned"))
+    held_ball, learned = (numbers["pointed"][f"{query}, darker or lighter"]["mean"] for query in ("held", "learned"))
     others = [name for name, value in worst.items() if name != "attention" and value >= 0.95]
     finds = worst["attention"] >= 0.95
     means = {name: [at["mean"] for at in numbers["found"][name]] for name in worst}
     worst_counts = {name: numbers["balls"][values.index(min(values))] for name, values in means.items()}
-    english, chinese = describe_en(worst, worst_counts, held, learned), describe_zh(worst, worst_counts, held, learned)
+    english, chinese = (
+        describe_en(worst, worst_counts, held_ball, learned),
+        describe_zh(worst, worst_counts, held_ball, learned),
+    )
     if others:
         english += f" Networks with at least 95 % at every number of balls, {'also' if finds else 'only'}, without "
         english += f"attention: {' and '.join(others)}."
@@ -289,8 +302,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     connected, attention = worst["fully connected"], worst["attention"]
     measured = {
         "query": (
-            held,
-            Bilingual(f"{held:.0%} against {learned:.0%} by memory", f"{held:.0%}，凭记忆为 {learned:.0%}"),
+            held_ball,
+            Bilingual(f"{held_ball:.0%} against {learned:.0%} by memory", f"{held_ball:.0%}，凭记忆为 {learned:.0%}"),
         ),
         "memory": (learned, Bilingual.same(f"{learned:.0%}")),
         "fixed-size": (
@@ -330,27 +343,27 @@ NAMES_ZH = {
 }
 
 
-def describe_en(worst: dict[str, float], worst_counts: dict[str, int], held: float, learned: float) -> str:
+def describe_en(worst: dict[str, float], worst_counts: dict[str, int], held_ball: float, learned: float) -> str:
     """The numbers of the verdict."""
     accuracies = ", ".join(f"{name} {value:.0%} (of {worst_counts[name]} balls)" for name, value in worst.items())
     return (
         f"Accuracy at the worst number of balls of each: {accuracies}. When the ball is darker or lighter, a held white "
         f"ball "
-        f"as the query is correct in {held:.0%}, a learned vector in {learned:.0%}."
+        f"as the query is correct in {held_ball:.0%}, a learned vector in {learned:.0%}."
     )
 
 
-def describe_zh(worst: dict[str, float], worst_counts: dict[str, int], held: float, learned: float) -> str:
+def describe_zh(worst: dict[str, float], worst_counts: dict[str, int], held_ball: float, learned: float) -> str:
     accuracies = "，".join(
         f"{NAMES_ZH[name]} {value:.0%}（{worst_counts[name]} 个球）" for name, value in worst.items()
     )
     return (
-        f"各自在最不利的球数下的正确率：{accuracies}。若球可能更暗或更亮，以手中的白球为查询，正确率 {held:.0%}，"
+        f"各自在最不利的球数下的正确率：{accuracies}。若球可能更暗或更亮，以手中的白球为查询，正确率 {held_ball:.0%}，"
         f"可学习向量 {learned:.0%}。"
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 2) as (figure, (left, right)):
         for n, (name, summaries) in enumerate(sorted(numbers["found"].items())):
@@ -376,7 +389,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure
 
 
-def draw_queries(axes: Axes, pointed: dict[str, Any], zh: bool) -> None:
+def draw_queries(axes: Axes, pointed: Measurements, zh: bool) -> None:
     """How often the odd ball has the largest weight, by query."""
     cases = ("darker", "darker or lighter")
     labels = ("只会更暗", "更暗或更亮") if zh else cases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from ...attention.look import look
 from ...nn.attention import MultiHeadAttention
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
 from ..parameters import (
     DIM_TEXT,
     NO_SETTINGS,
@@ -19,7 +19,7 @@ from ..parameters import (
     TOKENS_TEXT,
     Settings,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, plot_summaries, subplots
@@ -72,7 +72,7 @@ CLAIM = Claim(
 RELATIONS = (Bilingual("first relation", "第一种关系"), Bilingual("second relation", "第二种关系"))
 COUNTS = (1, 2, 4, 8)
 CONTENTS = 6
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"tokens": 5, "dim": 16, "steps": 10, "batch": 8, "seeds": 1},
     "usual": {"tokens": 12, "dim": 64, "steps": 700, "batch": 32, "seeds": 3},
     "full": {"tokens": 32, "dim": 128, "steps": 5000, "batch": 64, "seeds": 5},
@@ -106,11 +106,11 @@ class PointerModel(nn.Module):
         return self.head(mixed).unflatten(-1, (2, CONTENTS))
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`both[heads]`: both contents predicted; `weights[heads][seed][head]`: of the first and the second relation."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     runs = [(heads, seed + n) for heads in COUNTS for n in range(config["seeds"])]
-    runs_by_heads: dict[int, list[dict[str, Any]]] = {heads: [] for heads in COUNTS}
+    runs_by_heads: dict[int, list[Measurements]] = {heads: [] for heads in COUNTS}
     for n, (heads, run_seed) in enumerate(runs):
         run_progress = nth_subprogress(progress, n, len(runs), f"{heads} heads, seed {run_seed}")
         runs_by_heads[heads].append(train_heads(heads, config, run_seed, run_progress))
@@ -123,7 +123,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def train_heads(heads: int, config: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def train_heads(heads: int, config: dict[str, int], seed: int, progress: ProgressCallback) -> Measurements:
     """Train a model; returns its accuracy and the weights of its heads."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
@@ -164,7 +164,7 @@ def relation_weights(model: PointerModel, content: Tensor, pointers: Tensor) -> 
     return weights.gather(-1, indices).mean((0, 2))
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     single, double = (numbers["both"][numbers["heads"].index(heads)]["mean"] for heads in (1, 2))
     pairs = numbers["weights"][numbers["heads"].index(2)]
     # seeds in which one of two heads attends to the first relation and the other to the second
@@ -199,7 +199,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """Accuracy by number of heads, and the weights of each head of the first seed."""
     with subplots(language, 4, width=3.2, height=3.7) as (figure, axes):
         x = range(len(numbers["heads"]))

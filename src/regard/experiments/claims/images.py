@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn.block import Stack, StackConfig
 from ...nn.hooks.watch import watch
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, Settings, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, Settings, count, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, line_style, localizer, plot_bars, subplots
 from ..toolkit.metrics import accuracy, count_parameters, format_percent, summarize
@@ -95,13 +96,13 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    values = resolve_counts(PARAMETERS, size, settings)
     seeds, steps, amounts = values["seeds"], values["steps"], {name: values[name] for name in ("few", "many")}
     plan = [(task, amount, model_name) for task in TASKS for amount in amounts for model_name in MODELS]
     accuracies: dict[str, list[float]] = {"/".join(case): [] for case in plan}
     steps_taken: dict[str, list[int]] = {name: [] for name in accuracies}
-    distances: dict[str, Any] = {}
+    distances: dict[str, list[list[float]]] = {}
     for n in range(seeds):
         for m, (task, amount, model_name) in enumerate(plan):
             run_progress = nth_subprogress(
@@ -201,7 +202,7 @@ def convolutions(*channels: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-MODELS: dict[str, Any] = {
+MODELS: dict[str, Callable[[], nn.Module]] = {
     "ViT": lambda: PatchTransformer(nn.Conv2d(1, DIM, 4, 4), 3),
     "CNN": lambda: nn.Sequential(
         convolutions(16, DIM, 36, 36), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 4)
@@ -228,7 +229,7 @@ def patch_distances() -> Tensor:
     return torch.cdist(centres, centres)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     accuracies = {name: summary["mean"] for name, summary in numbers["accuracy"].items()}
     vit, cnn, hybrid = ({task: accuracies[f"{task}/many/{model}"] for task in TASKS} for model in MODELS)
     few = accuracies["detail/few/CNN"] - accuracies["detail/few/ViT"]
@@ -264,7 +265,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     names = {"ViT": "ViT", "CNN": tr("convolution", "卷积"), "hybrid": tr("hybrid", "混合")}
     groups = [tr(f"{numbers['amounts']['few']} images", f"{numbers['amounts']['few']} 张"),
@@ -287,8 +288,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
             task, model = name.split("/")
             text = f"{names[model]}, {tr(task, {'detail': '细节', 'relation': '关系'}[task])}"
             dots = [(layer + 1 + 0.08 * (n - 1.5), d) for layer, heads in enumerate(layers) for d in heads]
-            style: dict[str, Any] = line_style(n) | {"linestyle": "", "label": text}
-            right.plot(*zip(*dots, strict=True), **style)
+            right.plot(*zip(*dots, strict=True), label=text, **line_style(n, line=""))
         draw_reference_line(right, numbers["evenly"], tr("uniform weights", "权重均匀"))
         right.set_xticks([1, 2, 3])
         right.set_ylim(0, 1.3 * numbers["evenly"])

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...assets import resolve_folder
 from ...models.checkpoint.checkpoint import load
+from ...models.model import Model
 from ...nn.hooks.watch import watch
-from ..experiment import Claim, Criterion, Verdict, judge
-from ..parameters import NO_SETTINGS, Bilingual, Language, Settings, Size, from_sizes, resolve_settings
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
+from ..parameters import NO_SETTINGS, Bilingual, Language, Settings, Size, from_sizes, resolve_counts
 from ..progress import ProgressCallback
 from ..toolkit.drawings import SHAPES, SIDE, sample_drawings
 from ..toolkit.figures import draw_reference_line, label_axes, line_style, subplots
 from ..toolkit.metrics import format_percent
-from ..toolkit.minilm import load_minilm
+from ..toolkit.minilm import SentenceEncoder, load_minilm
 from ..toolkit.probes import layer_outputs, probe_classes, probe_numbers
 from ..toolkit.topics import LONG_SENTENCES, TOPICS, sample_sentences
 from ..toolkit.training import seeded_generator
@@ -137,7 +139,7 @@ PROPERTIES = {
 }  # fmt: skip
 CHANCE = {"text": 1 / len(TOPICS), "image": 1 / len(SHAPES)}
 BATCH = 50
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"sentences": 24, "drawings": 8, "long": 2},
     "usual": {"sentences": 600, "drawings": 300, "long": len(LONG_SENTENCES)},
     "full": {"sentences": 3000, "drawings": 1000, "long": len(LONG_SENTENCES)},
@@ -148,9 +150,9 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """For text and images: `distance[layer][head]`, its value under equal weights, and the probes by depth."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     encoder = load_minilm()
     pictures, normalize = load("emoji").to(torch.get_default_device()).eval(), read_normalization()
     text = text_distance(encoder, LONG_SENTENCES[: config["long"]])
@@ -177,20 +179,20 @@ def read_examples() -> Tensor:
     return torch.stack([load_image(ImageFile(file)) for file in files]).to(torch.get_default_device()) / 255
 
 
-def read_normalization() -> Any:
+def read_normalization() -> Callable[[Tensor], Tensor]:
     """The function that prepares pictures for the emoji model, by the mean and deviation of its training data."""
     inputs = json.loads((resolve_folder("emoji") / "task.json").read_text(encoding="utf-8"))["inputs"]
     mean, std = (torch.tensor(inputs[name])[:, None, None] for name in ("mean", "std"))
     return lambda pictures: (pictures - mean) / std
 
 
-def text_distance(model: Any, sentences: tuple[str, ...]) -> dict[str, Any]:
+def text_distance(encoder: SentenceEncoder, sentences: tuple[str, ...]) -> Measurements:
     """In tokens: `distance[layer][head]` between words, `special[layer]` with [CLS] and [SEP], and with equal weights."""
     rows, special, uniform = [], [], []
     for sentence in sentences:
-        batch = model.tokenizer([sentence])
-        with torch.no_grad(), watch(model, weights=True) as views:
-            model(**batch.inputs)
+        batch = encoder.tokenizer([sentence])
+        with torch.no_grad(), watch(encoder.model, weights=True) as views:
+            encoder.model(**batch.inputs)
         weights = torch.stack([view.weights[0, :, 1:-1, 1:-1] for view in views.values()])  # type: ignore[index]
         positions = torch.arange(weights.shape[-1]).double()
         distances = (positions[:, None] - positions).abs()
@@ -207,7 +209,7 @@ def mean_distance(weights: Tensor, distances: Tensor) -> Tensor:
     return (weights * distances).sum(-1).mean(-1)
 
 
-def image_distance(model: Any, images: Tensor) -> dict[str, Any]:
+def image_distance(model: Model, images: Tensor) -> Measurements:
     """In pixels: `distance[layer][head]`, and the distance with equal weights."""
     with torch.no_grad(), watch(model, weights=True) as views:
         model(images=images)
@@ -219,16 +221,18 @@ def image_distance(model: Any, images: Tensor) -> dict[str, Any]:
     return {"distance": rows, "uniform": distances.mean().item()}
 
 
-def text_vectors(model: Any, count: int, held_out: bool, seed: int) -> tuple[list[Tensor], Tensor, Tensor]:
+def text_vectors(
+    encoder: SentenceEncoder, count: int, held_out: bool, seed: int
+) -> tuple[list[Tensor], Tensor, Tensor]:
     """The vectors of the words of sentences at each depth, how many letters they have, and the topic of each."""
     sentences, topics = sample_sentences(count, held_out, seed)
     vectors: list[list[Tensor]] = []
     letters, labels = [], []
     for first in range(0, count, BATCH):
-        batch = model.tokenizer(sentences[first : first + BATCH])
-        outputs = layer_outputs(model, lambda batch=batch: model(**batch.inputs))
+        batch = encoder.tokenizer(sentences[first : first + BATCH])
+        outputs = layer_outputs(encoder.model, lambda batch=batch: encoder.model(**batch.inputs))
         rows = zip(batch.tokens, batch.inputs["lengths"].tolist(), topics[first : first + BATCH], strict=True)
-        pieces = [(piece, topic) for row, length, topic in rows for piece in model.tokenizer.pieces(row[:length])]
+        pieces = [(piece, topic) for row, length, topic in rows for piece in encoder.tokenizer.pieces(row[:length])]
         words = [(piece.removeprefix("##"), topic) for piece, topic in pieces if piece.removeprefix("##").isalpha()]
         is_word = torch.tensor([piece.removeprefix("##").isalpha() for piece, _ in pieces])
         vectors.append([output[is_word] for output in outputs])
@@ -239,7 +243,7 @@ def text_vectors(model: Any, count: int, held_out: bool, seed: int) -> tuple[lis
 
 
 def image_vectors(
-    model: Any, normalize: Any, count: int, generator: torch.Generator
+    model: Model, normalize: Callable[[Tensor], Tensor], count: int, generator: torch.Generator
 ) -> tuple[list[Tensor], Tensor, Tensor, float]:
     """The vectors of the patches of drawings at each depth, their colours, the shape of each, and the model's accuracy."""
     pictures, shapes = sample_drawings(count, generator)
@@ -290,7 +294,7 @@ def peak_depth(values: list[float]) -> float:
     return values.index(max(values)) / (len(values) - 1)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     measured: dict[str, tuple[float, Bilingual]] = {}
     ratios = {name: compare_deviations(numbers[name]["distance"]) for name in NAMES}
     measured["heads"] = (
@@ -340,7 +344,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 2, 2, width=5.0, height=3.4) as (figure, axes):
         for n, name in enumerate(NAMES):
@@ -366,7 +370,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure  # fmt: skip
 
 
-def draw_distance(axes: Axes, name: str, rows: dict[str, Any], language: Language) -> None:
+def draw_distance(axes: Axes, name: str, rows: Measurements, language: Language) -> None:
     """The distance of each head, and the mean of each layer."""
     zh = language == "zh"
     layers = range(1, len(rows["distance"]) + 1)

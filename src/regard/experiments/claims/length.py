@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...models.heads import IGNORED
 from ...nn.block import StackConfig
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, from_sizes, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, from_sizes, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.metrics import means, summarize, token_accuracy
@@ -84,7 +84,7 @@ POSITIONS = {
     "ALiBi": "Alibi()",
 }
 SYMBOLS = 6
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"tokens": 8, "steps": 12, "batch": 8, "seeds": 1, "dim": 16, "texts": 4},
     "usual": {"tokens": 32, "steps": 350, "batch": 16, "seeds": 2, "dim": 32, "texts": 32},
     "full": {"tokens": 128, "steps": 3000, "batch": 32, "seeds": 5, "dim": 64, "texts": 128},
@@ -96,9 +96,9 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`accuracy[scheme][length]`, summarized over seeds."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     lengths = [config["tokens"] * times for times in (1, 2, 4, 8)]
     runs = [(scheme, seed + n) for n in range(config["seeds"]) for scheme in NAMES]
     accuracies: dict[str, list[list[float]]] = {scheme: [] for scheme in NAMES}
@@ -112,13 +112,13 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
 
 
 def train_and_test(
-    scheme: str, lengths: list[int], config: dict[str, Any], seed: int, progress: ProgressCallback
+    scheme: str, lengths: list[int], config: dict[str, int], seed: int, progress: ProgressCallback
 ) -> list[float]:
     """Train at the first length; returns the accuracy at each length."""
     generator = seeded_generator(seed)
     torch.manual_seed(seed)
     chain = torch.softmax(3 * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS, generator=generator), -1)
-    positions = {"sinusoidal": "sinusoidal", "learned": lengths[-1]}.get(scheme)
+    positions = "sinusoidal" if scheme == "sinusoidal" else lengths[-1] if scheme == "learned" else None
     stack = StackConfig(config["dim"], 2, 4, mask="Causal()", position=POSITIONS.get(scheme))
     model = build_tagger(stack, SYMBOLS, SYMBOLS, positions)
 
@@ -155,13 +155,13 @@ def likeliest_labels(chain: Tensor, text: Tensor) -> dict[str, Tensor]:
     return {"tokens": text, "labels": labels}
 
 
-def relative_accuracy(numbers: dict[str, Any], scheme: str) -> list[float]:
+def relative_accuracy(numbers: Measurements, scheme: str) -> list[float]:
     """Accuracy at each length relative to the trained length."""
     accuracies = means(numbers["accuracy"][scheme])
     return [value / max(accuracies[0], 1e-9) for value in accuracies]
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     fractions = relative_accuracy(numbers, "sinusoidal")
     at_longest = {scheme: relative_accuracy(numbers, scheme)[-1] for scheme in NAMES}
     extrapolating = [scheme for scheme in NAMES if at_longest[scheme] >= 0.9]
@@ -191,7 +191,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """Accuracy by length, one line for each scheme."""
     lengths = numbers["lengths"]
     with subplots(language, width=7.6, height=4.4) as (figure, (axes,)):

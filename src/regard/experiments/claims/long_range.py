@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ...models.interfaces import LayersConfig
 from ...nn.attention import MultiHeadAttention
-from ...nn.baselines.convolution import ConvolutionConfig
+from ...nn.baselines.convolution import Convolution, ConvolutionConfig
 from ...nn.baselines.recurrent import RecurrentConfig
 from ...nn.block import StackConfig
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, from_sizes, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, from_sizes, resolve_counts
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.metrics import accuracy, means, summarize
@@ -22,6 +23,7 @@ from ..toolkit.training import fit, seeded_generator
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 CLAIM = Claim(
     number=8,
@@ -125,29 +127,30 @@ one."""
 SYMBOLS, NOISE = 8, 8
 QUERY_TOKEN = SYMBOLS + NOISE
 DIM = 32
-SIZES: dict[Size, dict[str, Any]] = {
-    "toy": {"distances": [4, 16], "steps": 8, "batch": 8, "seeds": 1, "tested": 16, "view": 17, "layers": 2},
-    "usual": {"distances": [4, 16, 64, 256, 1024], "steps": 1500, "batch": 16, "seeds": 3, "tested": 512, "view": 65, "layers": 4},
-    "full": {"distances": [4, 16, 64, 256, 1024], "steps": 5000, "batch": 32, "seeds": 5, "tested": 1024, "view": 129, "layers": 6},
-}  # fmt: skip
+DISTANCES: dict[Size, list[int]] = {"toy": [4, 16], "usual": [4, 16, 64, 256, 1024], "full": [4, 16, 64, 256, 1024]}
+SIZES: dict[Size, dict[str, int]] = {
+    "toy": {"steps": 8, "batch": 8, "seeds": 1, "tested": 16, "view": 17, "layers": 2},
+    "usual": {"steps": 1500, "batch": 16, "seeds": 3, "tested": 512, "view": 65, "layers": 4},
+    "full": {"steps": 5000, "batch": 32, "seeds": 5, "tested": 1024, "view": 129, "layers": 6},
+}
 PARAMETERS = (
     count(
         "distance",
         Bilingual("longest distance", "最长距离"),
         4,
         4096,
-        {size: SIZES[size]["distances"][-1] for size in SIZES},
+        {size: DISTANCES[size][-1] for size in DISTANCES},
     ),
     from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
     from_sizes(SIZES, "seeds", SEEDS_TEXT, 1, 20),
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`accuracy[model][distance]` and `steps[model][distance]`, summarized over seeds; `fields[model][layer][token]`."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     seeds, longest = config["seeds"], config["distance"]
-    distances = [distance for distance in config["distances"] if distance < longest] + [longest]
+    distances = [distance for distance in DISTANCES[size] if distance < longest] + [longest]
     # the time of a step grows with the distance: a run counts as distance + 64 of the progress
     jobs = [(name, distance, n) for distance in distances for name in NAMES for n in range(seeds)]
     total, done = sum(distance + 64 for _, distance, _ in jobs), 0
@@ -175,7 +178,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
 
 
 def train_recall(
-    name: str, distance: int, config: dict[str, Any], seed: int, progress: ProgressCallback
+    name: str, distance: int, config: dict[str, int], seed: int, progress: ProgressCallback
 ) -> tuple[float, int]:
     """Train at a distance; returns the accuracy and the number of steps."""
     generator = seeded_generator(seed)
@@ -203,11 +206,13 @@ class RecallModel(nn.Module):
         super().__init__()
         layers = {"convolution": 4, "dilated": dilated_layers(distance)}.get(name, 1)
         self.embed = nn.Embedding(QUERY_TOKEN + 1, DIM)
-        self.body: Any = LastQueryAttention() if name == "attention" else stack_config(name, layers).build()
+        self.body = LastQueryAttention() if name == "attention" else stack_config(name, layers).build()
         self.head = nn.Linear(DIM, SYMBOLS)
-        self.context: int = self.body.reach if name == "convolution" else distance + 1
+        self.context: int = distance + 1
+        if name == "convolution" and isinstance(self.body, Convolution):
+            self.context = self.body.reach
         if name == "long LSTM":
-            chrono_init(self.body.cells, distance)
+            chrono_init(self.body.get_submodule("cells"), distance)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.body(self.embed(tokens[:, -self.context :]))[:, -1])
@@ -226,17 +231,18 @@ class LastQueryAttention(nn.Module):
 
 
 @torch.no_grad()
-def chrono_init(cells: Any, distance: int) -> None:
+def chrono_init(cells: nn.Module, distance: int) -> None:
     """Chrono initialization (Tallec and Ollivier): time constants of the gates from 1 to `distance` tokens."""
-    for bias in (cells.bias_ih_l0, cells.bias_hh_l0):
-        bias.zero_()
+    bias = cells.get_parameter("bias_ih_l0")
+    bias.zero_()
+    cells.get_parameter("bias_hh_l0").zero_()
     time_constants = 1 + torch.rand(DIM) * (distance - 1)
-    input_gate, forget_gate = cells.bias_ih_l0[:DIM], cells.bias_ih_l0[DIM : 2 * DIM]
+    input_gate, forget_gate = bias[:DIM], bias[DIM : 2 * DIM]
     forget_gate.copy_(time_constants.log())
     input_gate.copy_(-time_constants.log())
 
 
-def stack_config(name: str, layers: int, causal: bool = True) -> Any:
+def stack_config(name: str, layers: int, causal: bool = True) -> LayersConfig:
     """The configuration of a stack of `layers` layers."""
     return {
         "convolution": ConvolutionConfig(DIM, layers, causal=causal),
@@ -275,7 +281,7 @@ def receptive_field(name: str, layers: int, tokens: int, seed: int) -> list[floa
     return (norms / norms.max()).tolist()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     accuracies = {name: means(numbers["accuracy"][name]) for name in NAMES}
     near, far = numbers["distances"][0], numbers["distances"][-1]
     last = {name: values[-1] for name, values in accuracies.items()}
@@ -314,7 +320,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """Accuracy by distance, and the receptive field of each layer."""
     with subplots(language, 5, width=2.9, height=3.9) as (figure, axes):
         draw_recall(axes[0], numbers, language)
@@ -328,12 +334,12 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_recall(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
+def draw_recall(axes: Axes, numbers: Measurements, language: Language) -> None:
     """One line for each model."""
     distances = numbers["distances"]
     for n, (name, label) in enumerate(NAMES.items()):
         values = numbers["accuracy"][name]
-        style: dict[str, Any] = line_style(n) | {"markersize": 9 - 1.3 * n}  # overlapping curves stay visible
+        style = line_style(n, markersize=9 - 1.3 * n)  # overlapping curves stay visible
         axes.errorbar(
             distances, means(values), [summary["spread"] for summary in values], label=label(language), **style
         )
@@ -346,7 +352,7 @@ def draw_recall(axes: Axes, numbers: dict[str, Any], language: Language) -> None
     axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
-def draw_receptive_field(axes: Axes, rows: list[list[float]], name: str, language: Language) -> Any:
+def draw_receptive_field(axes: Axes, rows: list[list[float]], name: str, language: Language) -> AxesImage:
     """The receptive field, one row for each number of layers; zeros are white."""
     from matplotlib.colors import LogNorm
 

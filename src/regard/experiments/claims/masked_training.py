@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from ...models.baselines.ngram import NgramModel
 from ...models.heads import IGNORED
+from ...models.model import SequenceModel
 from ...nn.block import StackConfig
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import DIM_TEXT, NO_SETTINGS, STEPS_TEXT, Settings, from_sizes, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import DIM_TEXT, NO_SETTINGS, STEPS_TEXT, Settings, from_sizes, resolve_counts
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import smooth_curve
@@ -103,10 +104,11 @@ WORD_IDS = {word: n for n, word in enumerate(WORDS)}
 EXAMPLE = ["<BOS>", "I", "like", "you", "<EOS>"]
 MAX_WORDS = 16
 MASKINGS = {"masked": Bilingual("with the mask", "有掩码"), "open": Bilingual("without the mask", "无掩码")}
-SIZES: dict[Size, dict[str, Any]] = {
-    "toy": {"dim": 16, "steps": 10, "batch": 8, "tested": 8, "orders": [2, 3]},
-    "usual": {"dim": 48, "steps": 500, "batch": 32, "tested": 128, "orders": [1, 2, 3, 4, 5]},
-    "full": {"dim": 128, "steps": 4000, "batch": 64, "tested": 1024, "orders": [1, 2, 3, 4, 5, 6]},
+NGRAM_ORDERS: dict[Size, list[int]] = {"toy": [2, 3], "usual": [1, 2, 3, 4, 5], "full": [1, 2, 3, 4, 5, 6]}
+SIZES: dict[Size, dict[str, int]] = {
+    "toy": {"dim": 16, "steps": 10, "batch": 8, "tested": 8},
+    "usual": {"dim": 48, "steps": 500, "batch": 32, "tested": 128},
+    "full": {"dim": 128, "steps": 4000, "batch": 64, "tested": 1024},
 }
 PARAMETERS = (
     from_sizes(SIZES, "dim", DIM_TEXT, 8, 256, multiple=8),
@@ -115,12 +117,12 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`difference` and `table`: one pass against prefixes; by masking: curves, losses, sentences; `ngrams`; `times`."""
-    config, rng = SIZES[size] | resolve_settings(PARAMETERS, size, settings), random.Random(seed)
+    config, rng = SIZES[size] | resolve_counts(PARAMETERS, size, settings), random.Random(seed)
     test = [sample_sentence(rng) for _ in range(config["tested"])]
     training = [sample_sentence(rng) for _ in range(config["steps"] * config["batch"])]
-    by_masking: dict[str, dict[str, Any]] = {}
+    by_masking: dict[str, Measurements] = {}
     models = {}
     for n, masking in enumerate(MASKINGS):
         models[masking], curve = train_model(
@@ -139,7 +141,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
         "difference": (pass_loss - prefix_loss)[valid].abs().max().item(),
         "table": prefix_table(models["masked"]),
         "kinds": by_masking,
-        "ngrams": {str(order): ngram_loss(order, training, test) for order in config["orders"]},
+        "ngrams": {str(order): ngram_loss(order, training, test) for order in NGRAM_ORDERS[size]},
         "times": median_times(calls, budget=0.1),
     }
 
@@ -182,8 +184,8 @@ def collate(sentences: list[list[str]]) -> dict[str, Tensor]:
 
 
 def train_model(
-    masking: str, training: list[list[str]], config: dict[str, Any], seed: int, progress: ProgressCallback
-) -> tuple[Any, list[float]]:
+    masking: str, training: list[list[str]], config: dict[str, int], seed: int, progress: ProgressCallback
+) -> tuple[SequenceModel, list[float]]:
     """A trained model and its training losses."""
     torch.manual_seed(seed)
     stack = StackConfig(config["dim"], 2, 4, mask="Causal()" if masking == "masked" else None)
@@ -217,7 +219,7 @@ def prefix_losses(model: nn.Module, sentences: list[list[str]]) -> Tensor:
     return losses
 
 
-def prefix_table(model: nn.Module) -> list[dict[str, Any]]:
+def prefix_table(model: nn.Module) -> list[Measurements]:
     """The prefixes of the example, the next word, and its loss from one pass and from the prefix alone."""
     pass_loss, prefix_loss = pass_losses(model, [EXAMPLE])[0], prefix_losses(model, [EXAMPLE])[0]
     return [
@@ -226,7 +228,7 @@ def prefix_table(model: nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(model: nn.Module, test: list[list[str]], seed: int) -> dict[str, Any]:
+def evaluate(model: nn.Module, test: list[list[str]], seed: int) -> Measurements:
     """The mean loss on next words from prefixes, and generated sentences."""
     losses = prefix_losses(model, test)
     generated = [generate(model, seeded_generator(seed + n)) for n in range(len(test))]
@@ -258,7 +260,7 @@ def ngram_loss(order: int, training: list[list[str]], test: list[list[str]]) -> 
     return losses[test_tokens[1:] != WORD_IDS["<BOS>"]].mean().item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     masked, unmasked = numbers["kinds"]["masked"], numbers["kinds"]["open"]
     order, best = min(numbers["ngrams"].items(), key=lambda pair: pair[1])
     measured = {
@@ -304,15 +306,14 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     """The example's rows, training curves, losses on prefixes."""
     with subplots(language, 3, width=4.3, height=3.8) as (figure, axes):
         draw_table(axes[0], numbers["table"], language)
         for n, (masking, label) in enumerate(MASKINGS.items()):
             curve = numbers["kinds"][masking]["curve"]
             x = [(n_point + 0.5) / len(curve) for n_point in range(len(curve))]
-            style: dict[str, Any] = line_style(n) | {"marker": ""}
-            axes[1].plot(x, curve, label=label(language), **style)
+            axes[1].plot(x, curve, label=label(language), **line_style(n, marker=""))
         axes[1].set_ylim(bottom=0)
         axes[1].set_xlabel(Bilingual("training progress", "训练进度（比例）")(language))
         axes[1].set_ylabel(Bilingual("training loss (nats per word)", "训练损失（nat/词）")(language))
@@ -322,7 +323,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_table(axes: Axes, rows: list[dict[str, Any]], language: Language) -> None:
+def draw_table(axes: Axes, rows: list[Measurements], language: Language) -> None:
     """The visible and the masked words of each row, and the loss of the next word."""
     from matplotlib.patches import Rectangle
 
@@ -345,7 +346,7 @@ def draw_table(axes: Axes, rows: list[dict[str, Any]], language: Language) -> No
     axes.set_title(title(language))
 
 
-def draw_losses(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
+def draw_losses(axes: Axes, numbers: Measurements, language: Language) -> None:
     """Loss on prefixes of both models and of n-grams."""
     bars = [(label(language), numbers["kinds"][masking]["loss"]) for masking, label in MASKINGS.items()]
     bars += [(f"{order}-gram", loss) for order, loss in numbers["ngrams"].items()]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn.embeddings.word_vectors import OneHot
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import DIM_TEXT, NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import DIM_TEXT, NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, MARKERS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
@@ -107,8 +107,8 @@ PARAMETERS = (
 CATEGORIES_ZH = {"fruit": "水果", "furniture": "家具", "animal": "动物", "vehicle": "车船", "tool": "工具"}
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    values = resolve_counts(PARAMETERS, size, settings)
     seeds = values["seeds"]
     runs = [run_seed(values, seed * 1000 + n, nth_subprogress(progress, n, seeds, f"seed {n}")) for n in range(seeds)]
     methods = list(runs[0]["rare"])
@@ -125,7 +125,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def run_seed(values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_seed(values: dict[str, int], seed: int, progress: ProgressCallback) -> Measurements:
     torch.manual_seed(seed)
     steps = values["steps"]
     centre, context = sample_corpus(values["frequent"])
@@ -142,9 +142,9 @@ def run_seed(values: dict[str, Any], seed: int, progress: ProgressCallback) -> d
     }
 
 
-def category_of(noun: Any) -> Any:
-    """The index of a noun's category."""
-    return noun // NOUNS_PER_CATEGORY
+def category_of(nouns: Tensor) -> Tensor:
+    """The index of each noun's category."""
+    return nouns // NOUNS_PER_CATEGORY
 
 
 def frequent_nouns() -> Tensor:
@@ -234,7 +234,7 @@ def project_to_plane(vectors: Tensor) -> list[list[float]]:
     return [[round(v, 4) for v in row] for row in (unit @ directions[:2].T).tolist()]
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     near = {method: summary["mean"] for method, summary in numbers["neighbours"].items()}
     chance = numbers["chance"]
     rare = {
@@ -278,7 +278,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     names = {"one-hot": tr("one-hot", "独热"), "own task": tr("learned by the task itself", "分类任务自身学到"),
              "corpus": tr("learned from the corpus", "语料学到")}  # fmt: skip
@@ -309,7 +309,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     return figure
 
 
-def draw_word_map(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
+def draw_word_map(axes: Axes, numbers: Measurements, language: Language) -> None:
     """The words of the corpus on a plane, rare ones hollow."""
     tr = localizer(language)
     for n, category in enumerate(CATEGORIES):
@@ -321,13 +321,8 @@ def draw_word_map(axes: Axes, numbers: dict[str, Any], language: Language) -> No
             ]
             points = [numbers["map"][i] for i in rows]
             label = tr(category, CATEGORIES_ZH[category]) if frequent else None
-            style: dict[str, Any] = {
-                "marker": MARKERS[n],
-                "color": COLOURS[n],
-                "linestyle": "",
-                "mfc": COLOURS[n] if frequent else "none",
-            }
-            axes.plot(*zip(*points, strict=True), label=label, **style)
+            fill = COLOURS[n] if frequent else "none"
+            axes.plot(*zip(*points, strict=True), MARKERS[n], color=COLOURS[n], markerfacecolor=fill, label=label)
     for i, below in ((0, -12), (1, 10), (NOUNS_PER_CATEGORY, 6)):  # apple, banana, chair
         axes.annotate(tr(*NOUNS[i]), numbers["map"][i], textcoords="offset points", xytext=(7, below), fontsize=8)
     label_axes(axes, tr("Learned embeddings (hollow: rare words)", "学到的嵌入（空心：罕见词）"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ..experiment import Claim, Criterion, Verdict, judge
-from ..parameters import NO_SETTINGS, STEPS_TEXT, Bilingual, Language, Settings, Size, from_sizes, resolve_settings
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
+from ..parameters import NO_SETTINGS, STEPS_TEXT, Bilingual, Language, Settings, Size, from_sizes, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, line_style, plot_bars, subplots
 from ..toolkit.key_value import KEYS, VALUES, sample_lookups
@@ -112,7 +112,7 @@ NORMS = {
     "layer": Bilingual("layer norm", "层归一化"),
     "batch": Bilingual("batch norm", "批归一化"),
 }
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"steps": 6, "seeds": 1, "blocks": 2},
     "usual": {"steps": 600, "seeds": 2, "blocks": 3},
     "full": {"steps": 5000, "seeds": 5, "blocks": 6},
@@ -171,9 +171,9 @@ class NormModel(nn.Module):
         return self.head(x[:, 0])
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`softmax`, `scores[norm][block]`, `accuracy[norm]` summarized over seeds, and `mixing[norm]`."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     accuracies: dict[str, list[float]] = {norm: [] for norm in NORMS}
     jobs = [(norm, n) for n in range(config["seeds"]) for norm in NORMS]
     for m, (norm, n) in enumerate(jobs):
@@ -213,7 +213,7 @@ def score_deviations(norm: str, seed: int) -> list[float]:
     return deviations
 
 
-def train_lookups(norm: str, config: dict[str, Any], seed: int, progress: ProgressCallback) -> float:
+def train_lookups(norm: str, config: dict[str, int], seed: int, progress: ProgressCallback) -> float:
     """Train on batches of `BATCH`; returns the accuracy on new lookups, in evaluation mode."""
     torch.manual_seed(seed)
     generator, model = seeded_generator(seed), NormModel(norm, config["blocks"])
@@ -237,7 +237,7 @@ def batch_dependence(norm: str, seed: int) -> float:
     return ((first - second).norm() / first.norm()).item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     growth = {norm: rows[-1] / rows[0] for norm, rows in numbers["scores"].items()}
     layer_change = max(growth["layer"], 1 / growth["layer"])
     right = {norm: row["mean"] for norm, row in numbers["accuracy"].items()}
@@ -290,7 +290,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 2) as (figure, (left, right)):
         for n, (norm, rows) in enumerate(numbers["scores"].items()):

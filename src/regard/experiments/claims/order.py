@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import LearnedPositions, SinusoidalPositions, Stack, StackConfig
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
+from ...nn.parts.config import PartArguments
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import COLOURS, subplots
 from ..toolkit.metrics import summarize
@@ -103,7 +104,7 @@ CLAIM = Claim(
 )
 
 NAMES, VERBS, DIM = 20, 5, 32
-SCHEMES: dict[str, dict[str, Any]] = {
+SCHEMES: dict[str, PartArguments] = {
     "none": {},
     "sinusoidal": {},
     "learned": {},
@@ -157,9 +158,9 @@ def split_pairs(generator: torch.Generator, names: int = NAMES) -> tuple[Tensor,
     return both[0], torch.cat(both[1:])
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     runs: dict[str, list[tuple[float, float]]] = {scheme: [] for scheme in SCHEMES}
-    values = resolve_settings(PARAMETERS, size, settings)
+    values = resolve_counts(PARAMETERS, size, settings)
     total = values["seeds"] * len(SCHEMES)
     for n in range(total):
         scheme = list(SCHEMES)[n % len(SCHEMES)]
@@ -181,7 +182,7 @@ def permutation_error(scheme: str, seed: int) -> float:
     return (model.encode(words[:, order]) - model.encode(words)[:, order]).abs().max().item()
 
 
-def train_scheme(scheme: str, values: dict[str, Any], seed: int, progress: ProgressCallback) -> tuple[float, float]:
+def train_scheme(scheme: str, values: dict[str, int], seed: int, progress: ProgressCallback) -> tuple[float, float]:
     """Accuracy on test pairs, and the relative distance of the vectors of a sentence and its reverse."""
     torch.manual_seed(seed)
     generator, names = seeded_generator(seed), values["names"]
@@ -199,7 +200,7 @@ def train_scheme(scheme: str, values: dict[str, Any], seed: int, progress: Progr
         return accuracy, ((forward - backward).norm(dim=1) / forward.norm(dim=1)).mean().item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     accuracy = {scheme: summary["mean"] for scheme, summary in numbers["accuracy"].items()}
     short = [scheme for scheme in POSITION_SCHEMES if accuracy[scheme] < 0.95]
     names = dict(zip(POSITION_SCHEMES, ("sinusoidal", "learned", "t5", "rotary", "alibi"), strict=True))
@@ -218,7 +219,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return judge(CLAIM, measured, key, why)
 
 
-def describe_en(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
+def describe_en(numbers: Measurements, right: dict[str, float], short: list[str]) -> str:
     accuracies = ", ".join(f"{scheme} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
     limit = f" Below 95 %: {', '.join(short)}." if short else ""
     if "ALiBi" in short:
@@ -231,7 +232,7 @@ def describe_en(numbers: dict[str, Any], right: dict[str, float], short: list[st
     )
 
 
-def describe_zh(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
+def describe_zh(numbers: Measurements, right: dict[str, float], short: list[str]) -> str:
     accuracies = "，".join(f"{NAMES_ZH[scheme]} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
     limit = f"未达到的有：{'、'.join(NAMES_ZH[scheme] for scheme in short)}。" if short else ""
     if "ALiBi" in short:
@@ -256,7 +257,7 @@ NAMES_ZH = {
 }
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     names = [NAMES_ZH[scheme] if zh else scheme for scheme in SCHEMES]
     with subplots(language, 2, width=4.6) as (figure, (left, right)):
@@ -275,7 +276,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure
 
 
-def draw_bars(axes: Axes, summaries: dict[str, Any], names: list[str], form: str) -> None:
+def draw_bars(axes: Axes, summaries: Measurements, names: list[str], form: str) -> None:
     means, spreads = ([summaries[scheme][key] for scheme in SCHEMES] for key in ("mean", "spread"))
     bars = axes.barh(names, means, xerr=spreads, color=COLOURS[0], capsize=2)
     axes.bar_label(bars, [form.format(mean) for mean in means], fontsize=8, padding=3)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
-from ..experiment import Claim, Criterion, Verdict, judge
-from ..parameters import NO_SETTINGS, Bilingual, Language, Parameter, Settings, Size, count, resolve_settings
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
+from ..parameters import (
+    NO_SETTINGS,
+    Bilingual,
+    Language,
+    Parameter,
+    Settings,
+    Size,
+    count,
+    resolve_counts,
+    resolve_settings,
+)
 from ..progress import ProgressCallback
 from ..toolkit.figures import label_axes, line_style, set_length_ticks, subplots
 from ..toolkit.profiling import median_times
@@ -133,11 +144,22 @@ NETWORKS = {
     "convolution": Bilingual("convolution, kernel 3", "卷积，核为 3"),
     "dilated": Bilingual("convolution, doubling dilation", "卷积，膨胀率倍增"),
 }
-SIZES: dict[Size, dict[str, Any]] = {
-    "toy": {"distances": [4, 8, 16], "lengths": [32, 64, 128], "dims": [8, 16, 32], "budget": 0.0},
-    "usual": {"distances": [4, 8, 16, 32, 64, 128], "lengths": [256, 512, 1024, 2048, 4096], "dims": [64, 128, 256, 512, 1024], "budget": 1.0},
-    "full": {"distances": [4, 8, 16, 32, 64, 128, 256], "lengths": [256, 512, 1024, 2048, 4096, 8192], "dims": [64, 128, 256, 512, 1024, 2048], "budget": 4.0},
-}  # fmt: skip
+DISTANCES: dict[Size, list[int]] = {
+    "toy": [4, 8, 16],
+    "usual": [4, 8, 16, 32, 64, 128],
+    "full": [4, 8, 16, 32, 64, 128, 256],
+}
+LENGTHS: dict[Size, list[int]] = {
+    "toy": [32, 64, 128],
+    "usual": [256, 512, 1024, 2048, 4096],
+    "full": [256, 512, 1024, 2048, 4096, 8192],
+}
+DIMS: dict[Size, list[int]] = {
+    "toy": [8, 16, 32],
+    "usual": [64, 128, 256, 512, 1024],
+    "full": [64, 128, 256, 512, 1024, 2048],
+}
+SECONDS: dict[Size, float] = {"toy": 0.0, "usual": 1.0, "full": 4.0}
 PARAMETERS = (
     count(
         "dim", Bilingual("dim while the length grows", "长度增长时的维度"), 4, 512, {"toy": 8, "usual": 64, "full": 64}
@@ -154,33 +176,34 @@ PARAMETERS = (
         Bilingual("seconds per measurement", "每次测量的秒数"),
         0.0,
         30.0,
-        {"toy": 0.0, "usual": 1.0, "full": 4.0},
+        SECONDS,
     ),
 )
 PATH_DIM = 4
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`path[network][distance]`; in `times`, seconds by network over the lengths and over the dims."""
-    config, values = SIZES[size], resolve_settings(PARAMETERS, size, settings)
+    counts = resolve_counts(PARAMETERS, size, settings)
+    seconds_per_call = resolve_settings(PARAMETERS, size, settings)["budget"]
     torch.manual_seed(seed)
-    path = {name: [path_length(name, distance) for distance in config["distances"]] for name in NETWORKS}
+    path = {name: [path_length(name, distance) for distance in DISTANCES[size]] for name in NETWORKS}
     progress(0.2, "time by length")
-    points = [(length, values["dim"]) for length in config["lengths"]]
-    points += [(values["length"], dim) for dim in config["dims"]]
+    points = [(length, counts["dim"]) for length in LENGTHS[size]]
+    points += [(counts["length"], dim) for dim in DIMS[size]]
     seconds: list[dict[str, float]] = []
     with torch.no_grad():
         for n, (length, dim) in enumerate(points):
             progress(0.2 + 0.8 * n / len(points), f"{length} tokens, dim {dim}")
-            seconds.append(median_times(layer_calls(length, dim), values["budget"]))
-    split = len(config["lengths"])
+            seconds.append(median_times(layer_calls(length, dim), seconds_per_call))
+    split = len(LENGTHS[size])
     return {
-        "distances": config["distances"],
+        "distances": DISTANCES[size],
         "path": path,
-        "lengths": config["lengths"],
-        "dims": config["dims"],
-        "dim": values["dim"],
-        "length": values["length"],
+        "lengths": LENGTHS[size],
+        "dims": DIMS[size],
+        "dim": counts["dim"],
+        "length": counts["length"],
         "times": {
             name: {"length": [row[name] for row in seconds[:split]], "dim": [row[name] for row in seconds[split:]]}
             for name in ("attention", "recurrent")
@@ -192,9 +215,10 @@ def path_length(name: str, distance: int) -> int:
     """The steps from the first token to the last output: layers, or recurrent steps in the chain of one layer."""
     if name == "recurrent":
         x, state = torch.randn(1, distance + 1, PATH_DIM), torch.zeros(1, PATH_DIM)
-        cell, marks = nn.GRUCell(PATH_DIM, PATH_DIM), []
+        cell, marks = nn.GRUCell(PATH_DIM, PATH_DIM), list[Node]()
         for n in range(distance + 1):
             state = cell(x[:, n], state)
+            assert state.grad_fn is not None
             marks.append(state.grad_fn)
         return longest_chain(state, marks)
     first = torch.zeros(1, distance + 1, PATH_DIM, dtype=torch.float64)
@@ -215,11 +239,13 @@ def add_layer(name: str, first: Tensor, n: int) -> Tensor:
     return nn.functional.conv1d(first.mT, weight, padding=dilation, dilation=dilation).mT
 
 
-def longest_chain(state: Tensor, marks: Sequence[Any]) -> int:
+def longest_chain(state: Tensor, marks: Sequence[Node]) -> int:
     """How many of the marked operations lie on the longest chain behind a tensor."""
-    depth: dict[Any, int] = {}
+    depth: dict[Node, int] = {}
     marked = set(marks)
-    stack: list[Any] = [state.grad_fn]
+    last = state.grad_fn
+    assert last is not None
+    stack = [last]
     while stack:
         node = stack[-1]
         parents = [parent for parent, _ in node.next_functions if parent is not None]
@@ -229,7 +255,7 @@ def longest_chain(state: Tensor, marks: Sequence[Any]) -> int:
             continue
         depth[node] = (node in marked) + max((depth[parent] for parent in parents), default=0)
         stack.pop()
-    return depth[state.grad_fn]
+    return depth[last]
 
 
 def layer_calls(length: int, dim: int) -> dict[str, Callable[[], object]]:
@@ -253,7 +279,7 @@ def slope(x: Sequence[float], y: Sequence[float], points: int = 3) -> float:
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(xs, ys, strict=True)) / sum((a - mean_x) ** 2 for a in xs)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     path, times = numbers["path"], numbers["times"]
     growth = {name: slope(numbers["distances"], rows) for name, rows in path.items()}
     doublings = math.log2(numbers["distances"][-1] / numbers["distances"][0])
@@ -302,7 +328,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 3, width=4.0) as (figure, (left, middle, right)):
         for n, (name, label) in enumerate(NETWORKS.items()):
@@ -321,7 +347,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure
 
 
-def draw_times(axes: Axes, numbers: dict[str, Any], over: str, language: Language) -> None:
+def draw_times(axes: Axes, numbers: Measurements, over: str, language: Language) -> None:
     """Time over the length at fixed dim, or over the dim at fixed length."""
     zh = language == "zh"
     x = numbers["lengths" if over == "length" else "dims"]

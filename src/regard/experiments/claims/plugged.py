@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn.baselines.convolution import Convolution
 from ...nn.baselines.recurrent import Recurrent
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, count_parameters, format_percent, summarize
@@ -65,7 +66,7 @@ PARAMETERS = (
     count("steps", STEPS_TEXT, 1, 20000, {"toy": 3, "usual": 400, "full": 2000}),
     count("seeds", SEEDS_TEXT, 1, 20, {"toy": 1, "usual": 2, "full": 4}),
 )
-MODELS: dict[str, Any] = {
+MODELS: dict[str, Callable[[], nn.Module]] = {
     "CNN": lambda: QuestionModel(Convolution(DIM, 3), DIM),
     "CNN, wider": lambda: QuestionModel(Convolution(50, 3), 50),
     "CNN + attention": lambda: QuestionModel(Convolution(DIM, 3, attention=True), DIM),
@@ -86,8 +87,8 @@ class QuestionModel(nn.Module):
         return self.head(self.body(self.words(tokens))[:, -1])
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    values = resolve_counts(PARAMETERS, size, settings)
     seeds, steps, longest = values["seeds"], values["steps"], values["length"]
     shorter = choose_by_size(size, [9], [10, 20], [12, 32, 96])
     lengths = [length for length in shorter if length < longest] + [longest]
@@ -134,7 +135,7 @@ def sample_questions(batch: int, length: int) -> tuple[Tensor, Tensor]:
     return tokens, values.gather(1, query).squeeze(1)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     longest = str(numbers["lengths"][-1])
     accuracies = {name: summaries[longest]["mean"] for name, summaries in numbers["accuracy"].items()}
     gains = {
@@ -161,7 +162,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 2) as (figure, axes):
         figure.suptitle(tr("Looking up a value given at the beginning", "查找开头给出的值"))

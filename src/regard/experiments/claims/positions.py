@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import Stack, StackConfig, sinusoids
-from ..experiment import Claim, Criterion, Verdict, judge
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
 from ..parameters import (
     NO_SETTINGS,
     SEEDS_TEXT,
@@ -20,7 +20,7 @@ from ..parameters import (
     Settings,
     Size,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import label_axes, plot_bars, subplots
@@ -95,7 +95,7 @@ STATES = {
     "shuffled": Bilingual("with positions, shuffled when tested", "有位置，测试时打乱"),
 }
 DIM = 32
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"tokens": 8, "images": 30, "steps": 3, "seeds": 1, "tested": 16},
     "usual": {"tokens": 24, "images": 3000, "steps": 500, "seeds": 1, "tested": 500},
     "full": {"tokens": 64, "images": 20000, "steps": 3000, "seeds": 4, "tested": 1000},
@@ -122,9 +122,9 @@ class Generator(nn.Module):
         return self.head(self.stack(x + sinusoids(torch.arange(text.shape[1]), DIM) if self.positions else x))
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`accuracy[task][state]`, summarized over seeds."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     jobs = [(task, positions, n) for n in range(config["seeds"]) for task in NAMES for positions in (True, False)]
     accuracies: dict[str, dict[str, list[float]]] = {task: {state: [] for state in STATES} for task in NAMES}
     for m, (task, positions, n) in enumerate(jobs):
@@ -142,7 +142,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
 
 
 def run_generation(
-    positions: bool, config: dict[str, Any], seed: int, progress: ProgressCallback
+    positions: bool, config: dict[str, int], seed: int, progress: ProgressCallback
 ) -> tuple[float, float]:
     """How often the likeliest next symbol is predicted after the text, and after the text in another order."""
     torch.manual_seed(seed)
@@ -162,7 +162,7 @@ def run_generation(
 
 
 def run_images(
-    task: str, positions: bool, config: dict[str, Any], seed: int, progress: ProgressCallback
+    task: str, positions: bool, config: dict[str, int], seed: int, progress: ProgressCallback
 ) -> tuple[float, float]:
     """The accuracy on new images, and on the same images with shuffled patches."""
     torch.manual_seed(seed)
@@ -190,7 +190,7 @@ def shuffle_patches(images: Tensor) -> Tensor:
     return patches.permute(0, 1, 2, 4, 3, 5).reshape(images.shape)
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     right = {task: {state: row["mean"] for state, row in rows.items()} for task, rows in numbers["accuracy"].items()}
     comparisons = {
         "generation": ("generation", "without"),
@@ -229,7 +229,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 1, width=6.6) as (figure, (axes,)):
         plot_bars(

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import MultiHeadAttention
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import (
+    NO_SETTINGS,
+    SEEDS_TEXT,
+    STEPS_TEXT,
+    Parameter,
+    Settings,
+    constant,
+    count,
+    resolve_counts,
+    resolve_settings,
+)
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.key_value import KeyValueModel, train_key_value
@@ -104,14 +114,15 @@ PARAMETERS = (
 )
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    generator, values = seeded_generator(seed), resolve_settings(PARAMETERS, size, settings)
-    saturation = [measure_saturation(dim, ROWS[size], generator, values["keys"], values["std"]) for dim in DIMS]
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    generator, counts = seeded_generator(seed), resolve_counts(PARAMETERS, size, settings)
+    std = resolve_settings(PARAMETERS, size, settings)["std"]
+    saturation = [measure_saturation(dim, ROWS[size], generator, counts["keys"], std) for dim in DIMS]
     return {
         "dims": list(DIMS),
         "still": {name: [row[name] for row in saturation] for name in saturation[0]},
         "learning": {
-            str(dim): run_training(dim, values, seed, nth_subprogress(progress, n, 2))
+            str(dim): run_training(dim, std, counts, seed, nth_subprogress(progress, n, 2))
             for n, dim in enumerate(LEARNED_DIMS)
         },
     }
@@ -137,23 +148,25 @@ def softmax_jacobian_norm(weights: Tensor) -> Tensor:
     return (squares - 2 * weights.pow(3).sum(1) + squares.square()).clamp(min=0).sqrt()
 
 
-def run_training(dim: int, values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_training(dim: int, std: float, counts: dict[str, int], seed: int, progress: ProgressCallback) -> Measurements:
     """Training losses with and without scaling, summarized over seeds."""
     losses: dict[str, list[list[float]]] = {name: [] for name in SCALINGS}
-    runs = 2 * values["seeds"]
+    runs = 2 * counts["seeds"]
     for n in range(runs):
         name = SCALINGS[n % 2]
         losses[name].append(
-            train_lookup(dim, name, values, seed + n // 2, nth_subprogress(progress, n, runs, f"{dim}, {name}"))
+            train_lookup(
+                dim, name, std, counts["steps"], seed + n // 2, nth_subprogress(progress, n, runs, f"{dim}, {name}")
+            )
         )
     return {name: summarize_losses(curves) for name, curves in losses.items()}
 
 
-def train_lookup(dim: int, scaling: str, values: dict[str, Any], seed: int, progress: ProgressCallback) -> list[float]:
+def train_lookup(dim: int, scaling: str, std: float, steps: int, seed: int, progress: ProgressCallback) -> list[float]:
     torch.manual_seed(seed)
     layer = MultiHeadAttention(dim, 1, score="Dot()" if scaling == "scaled" else "Dot(scale=1.0)")
-    model = KeyValueModel(init_variance(layer, values["std"]), dim)
-    return train_key_value(model, values["steps"], 1e-3, seed, progress)
+    model = KeyValueModel(init_variance(layer, std), dim)
+    return train_key_value(model, steps, 1e-3, seed, progress)
 
 
 def init_variance(layer: MultiHeadAttention, std: float = 1.0) -> MultiHeadAttention:
@@ -163,7 +176,7 @@ def init_variance(layer: MultiHeadAttention, std: float = 1.0) -> MultiHeadAtten
     return layer
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     saturation = numbers["still"]
     peak, scaled = saturation["peak, unscaled"][-1], saturation["peak, scaled"]
     gradient = saturation["gradient, unscaled"][-1] / saturation["gradient, scaled"][-1]
@@ -205,7 +218,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 3, width=4.1) as (figure, axes):
         titles = (
@@ -238,7 +251,7 @@ def scaling_label(scaling: str, zh: bool) -> str:
     return "divided by √dim" if scaling == "scaled" else "not scaled"
 
 
-def draw_training(axes: Axes, learning: dict[str, Any], zh: bool) -> None:
+def draw_training(axes: Axes, learning: Measurements, zh: bool) -> None:
     """Loss by training progress, one line for each dim and scaling."""
     for n, (dim, scaling) in enumerate((dim, scaling) for dim in learning for scaling in SCALINGS):
         curve = learning[dim][scaling]["curve"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
-from ..parameters import DIM_TEXT, NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
+from ..parameters import DIM_TEXT, NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_counts
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.concepts import CONCEPTS
 from ..toolkit.figures import COLOURS, subplots
@@ -129,8 +129,8 @@ def sample_dictionaries(
     return queries, words, values, weights / weights.sum(1, keepdim=True)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    values = resolve_counts(PARAMETERS, size, settings)
     seeds = values["seeds"]
     runs = [run_seed(seed + n, values, nth_subprogress(progress, n, seeds, f"seed {seed + n}")) for n in range(seeds)]
     return {
@@ -140,7 +140,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def run_seed(seed: int, values: dict[str, Any], progress: ProgressCallback) -> dict[str, Any]:
+def run_seed(seed: int, values: dict[str, int], progress: ProgressCallback) -> Measurements:
     """Train the vectors; returns the answer for fruit, its weights, and the errors on new dictionaries."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
@@ -175,7 +175,7 @@ def mean_errors(
     return {f"soft, {query_type}": float(sums[0]) / rounds, f"hard, {query_type}": float(sums[1]) / rounds}
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     errors = {name: summary["all"] for name, summary in numbers["errors"].items()}
     max_error = max(abs(answer - 8) for answer in numbers["answer"]["all"])
     chair = max(weights[2] for weights in numbers["weights"])
@@ -212,7 +212,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     names = [next(zh_word if zh else en for en, zh_word in WORDS if en == word) for word in EXAMPLE]
     with subplots(language, 2) as (figure, (left, right)):
@@ -231,7 +231,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         return figure
 
 
-def draw_errors(axes: Axes, errors: dict[str, Any], zh: bool) -> None:
+def draw_errors(axes: Axes, errors: Measurements, zh: bool) -> None:
     """Errors of the two dictionaries for concepts and for words, on a logarithmic axis."""
     labels = ("概念", "单个词") if zh else ("concept", "single word")
     for n, dictionary in enumerate(("soft", "hard")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from ...attention.look import look
 from ...nn.block import Stack, StackConfig
 from ...nn.embeddings.text import sinusoids
 from ...nn.parts.parse import parse_mask
-from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..experiment import Bilingual, Claim, Criterion, Language, Measurements, Size, Verdict, judge
 from ..parameters import (
     NO_SETTINGS,
     SEEDS_TEXT,
@@ -23,6 +23,7 @@ from ..parameters import (
     Settings,
     constant,
     count,
+    resolve_counts,
     resolve_settings,
 )
 from ..progress import ProgressCallback, nth_subprogress
@@ -157,9 +158,10 @@ def attention_variants(tokens: int) -> dict[str, AttentionVariant]:
     }
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
-    values = resolve_settings(PARAMETERS, size, settings)
-    tokens, seeds, batch = values["tokens"], values["seeds"], choose_by_size(size, 4, 12, 32)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
+    counts = resolve_counts(PARAMETERS, size, settings)
+    noise = resolve_settings(PARAMETERS, size, settings)["noise"]
+    tokens, seeds, batch = counts["tokens"], counts["seeds"], choose_by_size(size, 4, 12, 32)
     variants = attention_variants(tokens)
     near, far = ({name: [] for name in variants} for _ in range(2))
     times = dict.fromkeys(variants, 0.0)
@@ -167,7 +169,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
         for m, (name, variant) in enumerate(variants.items()):
             start = read_clock()
             run_progress = nth_subprogress(nth_subprogress(progress, n, seeds), m, len(variants), name)
-            accuracies = train_listener(variant, values, batch, seed * 1000 + n, run_progress)
+            accuracies = train_listener(variant, counts, noise, batch, seed * 1000 + n, run_progress)
             near[name].append(accuracies[0])
             far[name].append(accuracies[1])
             times[name] += (read_clock() - start) / seeds
@@ -182,11 +184,11 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
 
 
 def train_listener(
-    variant: AttentionVariant, values: dict[str, Any], batch: int, seed: int, progress: ProgressCallback
+    variant: AttentionVariant, counts: dict[str, int], noise: float, batch: int, seed: int, progress: ProgressCallback
 ) -> tuple[float, float]:
     """Train; returns the accuracies of phones (near) and of speakers (far)."""
     torch.manual_seed(seed)
-    model, tokens, noise = SpeechModel(variant), values["tokens"], values["noise"]
+    model, tokens = SpeechModel(variant), counts["tokens"]
     voices = torch.randn(PHONES, BINS), torch.randn(SPEAKERS, BINS)
 
     def loss() -> Tensor:
@@ -197,7 +199,7 @@ def train_listener(
             speaker_logits.flatten(0, 1), speakers.flatten()
         )
 
-    fit(model, loss, values["steps"], 4e-3, progress)
+    fit(model, loss, counts["steps"], 4e-3, progress)
     torch.manual_seed(seed + 500)
     frames, phones, speakers = sample_speech(32, tokens, *voices, noise)
     with torch.no_grad():
@@ -245,7 +247,7 @@ def blockwise_error(tokens: int, seed: int) -> float:
     return ((attend(q, k, v, backend="blockwise") - exact).norm() / exact.norm()).item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     others = [name for name in numbers["cost"] if name != "full"]
     losses = {
         side: {name: numbers[side]["full"]["mean"] - numbers[side][name]["mean"] for name in others}
@@ -281,7 +283,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 2, width=4.8) as (figure, axes):
         title = tr("Accuracy and cost of each attention", "各种注意力的正确率与开销")
@@ -289,7 +291,6 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         sides = (("near", tr("near: sound", "近：音")), ("far", tr("far: speaker", "远：说话人")))
         for panel, (side, text) in zip(axes, sides, strict=True):
             for n, (name, cost) in enumerate(numbers["cost"].items()):
-                style = line_style(n) | {"linestyle": "", "markersize": 8}
                 summary = numbers[side][name]
                 panel.errorbar(
                     cost,
@@ -297,7 +298,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
                     yerr=100 * summary["spread"],
                     label=tr(name, CHINESE.get(name) or name),
                     capsize=3,
-                    **style,
+                    **line_style(n, line="", markersize=8),
                 )
             label_axes(
                 panel,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...nn import Stack, StackConfig
-from ..experiment import Claim, Criterion, Verdict, judge
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
 from ..parameters import (
     NO_SETTINGS,
     SEEDS_TEXT,
@@ -18,7 +18,7 @@ from ..parameters import (
     Settings,
     Size,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.boosting import BoostedTrees
@@ -111,7 +111,7 @@ RELEVANT = 6
 BATCH = 128
 HIDDEN = 256
 LEARNING_RATE = 1e-2
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"rows": 60, "irrelevant": 2, "steps": 3, "seeds": 1, "trees": 3, "tested": 60},
     "usual": {"rows": 3000, "irrelevant": 6, "steps": 600, "seeds": 2, "trees": 600, "tested": 4000},
     "full": {"rows": 3000, "irrelevant": 6, "steps": 2000, "seeds": 8, "trees": 600, "tested": 10000},
@@ -161,9 +161,9 @@ def sample_rows(count: int, irrelevant: int, generator: torch.Generator) -> tupl
     return rows, (score + noise > 0).long()
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`accuracy[model][order]`, summarized over seeds, and the accuracy of the more frequent label."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     jobs = [(n, name, order) for n in range(config["seeds"]) for name in MODELS for order in ORDERS]
     right: dict[str, dict[str, list[float]]] = {name: {order: [] for order in ORDERS} for name in MODELS}
     frequent: list[float] = []
@@ -192,7 +192,7 @@ def run_network(
     name: str,
     train: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
-    config: dict[str, Any],
+    config: dict[str, int],
     progress: ProgressCallback,
 ) -> float:
     """The accuracy of a trained network on the test rows."""
@@ -213,7 +213,7 @@ def run_trees(
     name: str,
     train: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
-    config: dict[str, Any],
+    config: dict[str, int],
     progress: ProgressCallback,
 ) -> float:
     """The accuracy of boosted trees on the test rows."""
@@ -222,7 +222,7 @@ def run_trees(
     return float((model.predict(test[0].cpu().double().numpy()) == test[1].cpu().numpy()).mean())
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     mean = {name: row["given"]["mean"] for name, row in numbers["accuracy"].items()}
     changed = {name: mean_change(row["given"]["all"], row["permuted"]["all"]) for name, row in numbers["accuracy"].items()}  # fmt: skip
     percent = {name: format_percent(value) for name, value in mean.items()}
@@ -267,7 +267,7 @@ def mean_change(given: list[float], permuted: list[float]) -> float:
     return sum(abs(a - b) for a, b in zip(given, permuted, strict=True)) / len(given)
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 1, width=7.0) as (figure, (axes,)):
         plot_bars(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ..experiment import Claim, Criterion, Verdict, judge
+from ..experiment import Claim, Criterion, Measurements, Verdict, judge
 from ..parameters import (
     DIM_TEXT,
     NO_SETTINGS,
@@ -20,7 +20,7 @@ from ..parameters import (
     Settings,
     Size,
     from_sizes,
-    resolve_settings,
+    resolve_counts,
 )
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, plot_bars, subplots
@@ -98,7 +98,7 @@ VARIANTS = {
     "no v": Bilingual("no W_v", "无 W_v"),
 }
 WIDTHS = {"wide": Bilingual("wide", "宽"), "narrow": Bilingual("narrow (a quarter)", "窄（四分之一）")}
-SIZES: dict[Size, dict[str, Any]] = {
+SIZES: dict[Size, dict[str, int]] = {
     "toy": {"tokens": 5, "dim": 24, "steps": 8, "seeds": 1},
     "usual": {"tokens": 12, "dim": 32, "steps": 600, "seeds": 2},
     "full": {"tokens": 12, "dim": 32, "steps": 4000, "seeds": 5},
@@ -144,9 +144,9 @@ def sample_pointers(batch: int, tokens: int, generator: torch.Generator) -> tupl
     return x, contents.gather(1, pointers)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> Measurements:
     """`accuracy[width][variant]`, summarized over seeds."""
-    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    config = SIZES[size] | resolve_counts(PARAMETERS, size, settings)
     dims = {"wide": config["dim"], "narrow": config["dim"] // 4}
     jobs = [(width, variant, n) for width in WIDTHS for variant in VARIANTS for n in range(config["seeds"])]
     accuracies: dict[str, dict[str, list[float]]] = {width: {variant: [] for variant in VARIANTS} for width in WIDTHS}
@@ -160,7 +160,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback, settings: Setting
     }
 
 
-def train_lookup(variant: str, dim: int, config: dict[str, Any], seed: int, progress: ProgressCallback) -> float:
+def train_lookup(variant: str, dim: int, config: dict[str, int], seed: int, progress: ProgressCallback) -> float:
     """Train a variant; returns its accuracy on new rows."""
     torch.manual_seed(seed)
     generator, model = seeded_generator(seed), Lookup(variant, config["tokens"], dim)
@@ -175,7 +175,7 @@ def train_lookup(variant: str, dim: int, config: dict[str, Any], seed: int, prog
         return (model(x).argmax(-1) == targets).float().mean().item()
 
 
-def verdict(numbers: dict[str, Any]) -> Verdict:
+def verdict(numbers: Measurements) -> Verdict:
     accuracy = {width: {v: row["mean"] for v, row in rows.items()} for width, rows in numbers["accuracy"].items()}
     wide, narrow = accuracy["wide"], accuracy["narrow"]
     losses = {
@@ -211,7 +211,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Figure:
+def draw(numbers: Measurements, language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 1, width=6.4) as (figure, (axes,)):
         rows = numbers["accuracy"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ...errors import Missing
 from ..experiment import Bilingual, Language
-from .metrics import means
+from .metrics import Summary, means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,15 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++")
+
+
+class LineStyle(TypedDict):
+    """Keyword arguments of matplotlib for one line."""
+
+    color: str
+    marker: str
+    linestyle: str | tuple[int, tuple[int, ...]]
+    markersize: float
 
 
 @contextmanager
@@ -39,36 +48,42 @@ def subplots(
         ) from error
     from ...plots.fonts import font_families
 
-    settings: dict[Any, Any] = {
-        "font.family": font_families(["汉" if language == "zh" else ""]),
-        "axes.unicode_minus": language == "en",
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.alpha": 0.3,
-        "axes.titlesize": 10,
-        "legend.fontsize": 8,
-        "figure.dpi": 120,
-    }
-    with rc_context(settings):
+    with rc_context(
+        {
+            "font.family": font_families(["汉" if language == "zh" else ""]),
+            "axes.unicode_minus": language == "en",
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.alpha": 0.3,
+            "axes.titlesize": 10,
+            "legend.fontsize": 8,
+            "figure.dpi": 120,
+        }
+    ):
         figure = Figure(
             figsize=(columns * width, rows * height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
         )
         yield figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
 
 
-def line_style(n: int) -> dict[str, Any]:
-    """The n-th colour, marker and line style; different in all three."""
+def line_style(n: int, marker: str | None = None, line: str | None = None, markersize: float = 4.5) -> LineStyle:
+    """The n-th colour, marker and line style, different in all three; an empty `marker` or `line` leaves it out."""
     at = n % len(COLOURS)
-    return {"color": COLOURS[at], "marker": MARKERS[at], "linestyle": LINES[at], "markersize": 4.5}
+    return {
+        "color": COLOURS[at],
+        "marker": MARKERS[at] if marker is None else marker,
+        "linestyle": LINES[at] if line is None else line,
+        "markersize": markersize,
+    }
 
 
-def plot_summaries(axes: Axes, n: int, x: Sequence[float], summaries: Sequence[Mapping[str, Any]], label: str) -> None:
+def plot_summaries(axes: Axes, n: int, x: Sequence[float], summaries: Sequence[Summary], label: str) -> None:
     """The n-th line of an axes through the means, with error bars of one standard deviation."""
     deviations = [summary["spread"] for summary in summaries]
     axes.errorbar(x, means(summaries), yerr=deviations, label=label, capsize=2, **line_style(n))
 
 
-def plot_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def plot_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Summary]]) -> None:
     """Bars side by side in each group: `series` has a label and, for each group, a summary."""
     width = 0.8 / len(series)
     for n, (label, summaries) in enumerate(series.items()):

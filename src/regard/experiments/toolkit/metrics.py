@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from ...models.heads import IGNORED
+from ..experiment import Measurements
 from ..progress import ProgressCallback, nth_subprogress
+
+
+class Summary(TypedDict):
+    """The mean, the standard deviation and the values of a number over seeds."""
+
+    mean: float
+    spread: float
+    all: list[float]
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
@@ -39,7 +48,7 @@ def format_percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def summarize(values: Sequence[float]) -> dict[str, Any]:
+def summarize(values: Sequence[float]) -> Summary:
     """The mean, the standard deviation and the values themselves.
 
     >>> summarize([1.0, 2.0, 3.0])
@@ -50,14 +59,14 @@ def summarize(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(numbers), "spread": deviation, "all": numbers}
 
 
-def means(summaries: Sequence[Mapping[str, Any]]) -> list[float]:
+def means(summaries: Sequence[Summary]) -> list[float]:
     """The mean of each summary."""
     return [summary["mean"] for summary in summaries]
 
 
 def summarize_seeds(
     run: Callable[[int, ProgressCallback], float], seeds: Sequence[int], progress: ProgressCallback
-) -> dict[str, Any]:
+) -> Summary:
     """The summary of `run(seed, progress)` over several seeds.
 
     >>> summarize_seeds(lambda seed, progress: 2.0 * seed, [1, 2], lambda fraction, text: None)["mean"]
@@ -72,7 +81,7 @@ def smooth_curve(values: Sequence[float], points: int = 60) -> list[float]:
     return [statistics.fmean(values[at : at + interval]) for at in range(0, len(values) - interval + 1, interval)]
 
 
-def summarize_losses(losses: Sequence[Sequence[float]]) -> dict[str, Any]:
+def summarize_losses(losses: Sequence[Sequence[float]]) -> Measurements:
     """The summary of each seed's mean loss, and the smoothed mean curve of all seeds."""
     curve = [statistics.fmean(at) for at in zip(*losses, strict=True)]
     return {"mean loss": summarize([statistics.fmean(seed) for seed in losses]), "curve": smooth_curve(curve)}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
-def layer_outputs(model: Any, call: Callable[[], object]) -> list[Tensor]:
+def layer_outputs(model: nn.Module, call: Callable[[], object]) -> list[Tensor]:
     """The vectors of all tokens before the first block of a model and after each, `[tokens, dim]`, of one call.
 
     The tokens of a batch follow one another, without padding, as the stack packs them.
     """
     outputs: list[Tensor] = []
-    blocks = model.stack.blocks
+    blocks = list(model.get_submodule("stack.blocks").children())
     handles = [blocks[0].register_forward_pre_hook(lambda block, args: outputs.append(args[0].flatten(0, -2)))]
     for block in blocks:
         handles.append(block.register_forward_hook(lambda block, args, out: outputs.append(out.flatten(0, -2))))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from ...models.config import SequenceConfig
 from ...models.heads import ClassificationHeadConfig
+from ...models.interfaces import LayersConfig
 from ...models.model import SequenceModel
 from ...nn.embeddings.text import TextEmbeddingConfig
 
 
-def build_tagger(stack: Any, vocabulary: int, classes: int, positions: Any = None) -> SequenceModel:
+def build_tagger(
+    stack: LayersConfig, vocabulary: int, classes: int, positions: int | Literal["sinusoidal"] | None = None
+) -> SequenceModel:
     """A model that classifies each token, over any stack's configuration.
 
     >>> import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,15 @@ from ...train.cuda_graph import CudaGraphStep
 from ..experiment import Size
 from ..progress import ProgressCallback, ignore_progress
 
+T = TypeVar("T")
 CONVERGED_STEPS = 20
 """Training stops early after this many steps below the target loss."""
 
 
-def choose_by_size(size: Size, toy: Any, usual: Any, full: Any = None) -> Any:
+def choose_by_size(size: Size, toy: T, usual: T, full: T | None = None) -> T:
     """The value for a size; `full` equals `usual` unless given."""
-    return {"toy": toy, "usual": usual, "full": usual if full is None else full}[size]
+    by_size: dict[Size, T] = {"toy": toy, "usual": usual, "full": usual if full is None else full}
+    return by_size[size]
 
 
 def seeded_generator(seed: int) -> torch.Generator:

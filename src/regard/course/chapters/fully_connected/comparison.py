@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,13 +11,13 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Slider
 from ...pictures import NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 COLUMNS = (Bilingual("fully connected", "全连接层"), Bilingual("attention", "注意力"))
 WORDS = Slider("words", Bilingual("words n", "词数 n"), 20, 2, 200, 1, whole=True)
 
 
-def compute_comparison(words: int, dim: int) -> dict[str, Any]:
+def compute_comparison(words: int, dim: int) -> Result:
     from regard.course import find_step
     from regard.experiments.results import published_result
 
@@ -122,7 +120,7 @@ COMPARISON = Step(
 )
 
 
-def compute_query_table(words: int) -> dict[str, Any]:
+def compute_query_table(words: int) -> Result:
     from regard.course import find_step
     from regard.experiments.results import published_result
 

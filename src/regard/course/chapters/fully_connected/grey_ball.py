@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Drawing, Heatmap, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 BALLS = tuple(Bilingual(f"ball {n}", f"球 {n}") for n in range(1, 10))
 NUMBERS = tuple(Bilingual(str(n), str(n)) for n in range(1, 10))
@@ -21,7 +19,7 @@ NUMBERS = tuple(Bilingual(str(n), str(n)) for n in range(1, 10))
 
 def compute_grey_ball(
     balls: np.ndarray, odd: int, darkness: float, light: str, hand: float, search: str, sharpness: float
-) -> dict[str, Any]:
+) -> Result:
     paint = balls.copy()
     paint[odd - 1] *= 1 - darkness  # one ball is a little darker
     lamps = dict(day=(1, 1, 1), evening=(1, 0.78, 0.55), shade=(0.6, 0.68, 0.8))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Slider, Words
 from ...pictures import Drawing
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_sentence(sentence: str, query: int) -> dict[str, Any]:
+def compute_sentence(sentence: str, query: int) -> Result:
     words = sentence.lower().split()
     row = min(query, len(words)) - 1
     meanings = {"cats dogs 猫 狗": [2, 0, 1], "sit run 坐在 跑过": [0, 2, 1], "mats 垫子": [0, 1, 2]}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,12 +11,12 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Slider, Words
 from ...pictures import Bars, Heatmap, Lines, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 PLACES = tuple(Bilingual(str(n), str(n)) for n in range(1, 13))
 
 
-def compute_reach(window: int, layers: int) -> dict[str, Any]:
+def compute_reach(window: int, layers: int) -> Result:
     rng = np.random.default_rng(0)
     # a neuron is connected to the words of its window only
     near = np.abs(np.arange(12)[:, None] - np.arange(12)) <= window
@@ -125,7 +123,7 @@ REACH = Step(
 )
 
 
-def compute_parameters(words: int, dim: int) -> dict[str, Any]:
+def compute_parameters(words: int, dim: int) -> Result:
     def count(n):  # without biases
         return np.array([dim * dim, (n * dim) ** 2, 4 * dim * dim])
 
@@ -242,7 +240,7 @@ PARAMETERS = Step(
 )
 
 
-def compute_fixed_inputs(sentence: str) -> dict[str, Any]:
+def compute_fixed_inputs(sentence: str) -> Result:
     words = sentence.split()
     # a random vector for each word, the same wherever the word stands
     rngs = [np.random.default_rng([ord(sign) for sign in word]) for word in words]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Slider
 from ...pictures import Bars, Heatmap
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 SOURCE = (
     Bilingual("我 (I)", "我"),
@@ -29,7 +27,7 @@ TARGET = (
 )
 
 
-def compute_readable_weights(target: str, size: float) -> dict[str, Any]:
+def compute_readable_weights(target: str, size: float) -> Result:
     rng = np.random.default_rng(3)
     keys, values = np.eye(4) + 0.2 * rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
     values[3] *= size  # how much 猫 has to say
@@ -135,7 +133,7 @@ READABLE_WEIGHTS = Step(
 WORDS = (Bilingual("the", "这只"), Bilingual("cat", "猫"), Bilingual("likes", "喜欢"), Bilingual("fish", "鱼"))
 
 
-def compute_block(parts: str, push: float) -> dict[str, Any]:
+def compute_block(parts: str, push: float) -> Result:
     rng = np.random.default_rng(5)
     x = rng.normal(size=(4, 3))
     widen, narrow = rng.normal(size=(3, 12)), rng.normal(size=(12, 3)) / 4
@@ -227,7 +225,7 @@ BLOCK_OF_BOTH = Step(
 PLACES = tuple(Bilingual(str(n), str(n)) for n in range(1, 13))
 
 
-def compute_plug_in(place: int, kernel: int, plugged: str) -> dict[str, Any]:
+def compute_plug_in(place: int, kernel: int, plugged: str) -> Result:
     rng = np.random.default_rng(7)
     x = rng.normal(size=(12, 4))
     taps = rng.normal(size=(kernel, 4, 4)) / np.sqrt(4 * kernel)

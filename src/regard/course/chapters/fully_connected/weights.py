@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,12 +11,12 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers, Slider
 from ...pictures import Bars, Heatmap, Lines, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 WORDS = (Bilingual("the", "这只"), Bilingual("grey", "灰"), Bilingual("cat", "猫"), Bilingual("sleeps", "睡了"))
 
 
-def compute_fixed_weights(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
+def compute_fixed_weights(first: np.ndarray, second: np.ndarray) -> Result:
     # W: set by training, then the same for any input
     learned = np.random.default_rng(2).dirichlet(np.ones(4), size=4)
 
@@ -104,7 +102,7 @@ FIXED_WEIGHTS = Step(
 )
 
 
-def compute_frozen_query(frozen: float) -> dict[str, Any]:
+def compute_frozen_query(frozen: float) -> Result:
     first, second, constant = np.random.default_rng(1).normal(size=(3, 4, 3))
 
     def layer(x, frozen):
@@ -202,9 +200,7 @@ STATIONS = (
 )
 
 
-def compute_query_key_value(
-    query: np.ndarray, keys: np.ndarray, values: np.ndarray, sharpness: float
-) -> dict[str, Any]:
+def compute_query_key_value(query: np.ndarray, keys: np.ndarray, values: np.ndarray, sharpness: float) -> Result:
     # the query is compared with every key
     distances = ((keys - query) ** 2).sum(-1)
     scores = -sharpness * distances

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,13 +11,13 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, MaskGrid, Numbers, Slider
 from ...pictures import Bars, Heatmap, Lines, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 TOKENS = 10
 DILATED = tuple(tuple(abs(i - j) <= 4 and (i - j) % 2 == 0 for j in range(TOKENS)) for i in range(TOKENS))
 
 
-def compute_sparse(pattern: str, painted: np.ndarray) -> dict[str, Any]:
+def compute_sparse(pattern: str, painted: np.ndarray) -> Result:
     n = np.arange(10)
     window = np.abs(n[:, None] - n) <= 1
     longformer = window | (n == 0) | (n == 0)[:, None]  # and a token that sees all and is seen by all
@@ -105,7 +103,7 @@ SPARSE = Step(
 )
 
 
-def compute_blockwise(block: int, query: np.ndarray) -> dict[str, Any]:
+def compute_blockwise(block: int, query: np.ndarray) -> Result:
     keys, values = np.random.default_rng(9).normal(size=(2, 24, 2))
     highest, total, output, running = -np.inf, 0.0, np.zeros(2), []
     for start in range(0, 24, block):  # the scores of one block at a time
@@ -188,7 +186,7 @@ BLOCKWISE = Step(
 )
 
 
-def compute_low_rank(rank: int, sharpness: float) -> dict[str, Any]:
+def compute_low_rank(rank: int, sharpness: float) -> Result:
     place = np.arange(24)
     x = np.random.default_rng(4).normal(size=(24, 4)).cumsum(0) / 2  # neighbours are alike
     x = x - x.mean(0)

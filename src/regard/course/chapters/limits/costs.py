@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers, Slider
 from ...pictures import Bars, Lines, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_square_cost(doublings: int, heads: int, side: int) -> dict[str, Any]:
+def compute_square_cost(doublings: int, heads: int, side: int) -> Result:
     tokens = 2**doublings
     weights_bytes = 4 * heads * tokens**2  # float32
     inputs_bytes = 4 * 3 * heads * 64 * tokens  # q, k and v of 64 numbers a head
@@ -95,7 +93,7 @@ SQUARE_COST = Step(
 )
 
 
-def compute_local_detail(locality: float, strength: float) -> dict[str, Any]:
+def compute_local_detail(locality: float, strength: float) -> Result:
     place = np.arange(24)
     texture = np.where((place >= 8) & (place < 16), strength * (-1.0) ** place, 0.0)  # fine stripes
     scores = -locality * np.abs(place[:, None] - place)
@@ -168,7 +166,7 @@ LOCAL_DETAIL = Step(
 KEYS = tuple(Bilingual(f"key {n}", f"键 {n}") for n in range(1, 5))
 
 
-def compute_other_weights(scores: np.ndarray, values: np.ndarray, change: float) -> dict[str, Any]:
+def compute_other_weights(scores: np.ndarray, values: np.ndarray, change: float) -> Result:
     weights = np.exp(scores - scores.max())
     weights = weights / weights.sum()
     output = weights @ values

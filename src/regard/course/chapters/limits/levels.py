@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Drawing, Heatmap
-from ...step import Finding, Step
+from ...step import Finding, Result, Step
 
 SENTENCES = (
     Bilingual("the food was great", "菜 做得 很 好"),
@@ -23,7 +21,7 @@ SENTENCES = (
 WORDS = tuple(Bilingual(f"word {n}", f"词 {n}") for n in range(1, 5))
 
 
-def compute_levels(word_scores: np.ndarray, feelings: np.ndarray, sentence_scores: np.ndarray) -> dict[str, Any]:
+def compute_levels(word_scores: np.ndarray, feelings: np.ndarray, sentence_scores: np.ndarray) -> Result:
     word_weights = np.exp(word_scores - word_scores.max(1, keepdims=True))
     word_weights = word_weights / word_weights.sum(1, keepdims=True)  # within each sentence
     sentences = (word_weights * feelings).sum(1)  # a sentence from its words
@@ -129,7 +127,7 @@ TASKS = (
 )
 
 
-def compute_applications(task: str, units: int) -> dict[str, Any]:
+def compute_applications(task: str, units: int) -> Result:
     halves = np.arange(units) < units // 2  # half text, half image
     queries = dict(translation=units - 2, classification=1, detection=3, speech=units // 2).get(task, units)
     allowed = np.ones((queries, units), bool)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Slider, Words
 from ...pictures import Bars, Drawing, Heatmap
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_reorder(sentence: str, code: str) -> dict[str, Any]:
+def compute_reorder(sentence: str, code: str) -> Result:
     words = sentence.split()
     x = np.stack([np.random.default_rng(sum(map(ord, word))).normal(size=4) for word in words])
     position = np.arange(len(words))[:, None] / [1, 10]
@@ -97,7 +95,7 @@ REORDER = Step(
 )
 
 
-def compute_shift(scheme: str, shift: int, decay: float) -> dict[str, Any]:
+def compute_shift(scheme: str, shift: int, decay: float) -> Result:
     content = np.random.default_rng(8).normal(size=(7, 4))
     position = np.arange(7)
     distance = np.abs(position[:, None] - position)
@@ -172,7 +170,7 @@ SHIFT = Step(
 )
 
 
-def compute_separate(part: str, layers: int) -> dict[str, Any]:
+def compute_separate(part: str, layers: int) -> Result:
     x = np.array([[0, 1, 0, 0.5]] + 5 * [[1, 0, 0.5, 0]])  # a start token, then five words that are the same
     position = np.arange(6)
     angle = position[:, None] / [1, 10]

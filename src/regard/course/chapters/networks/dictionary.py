@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
@@ -12,12 +10,12 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers
 from ...pictures import Bars, Heatmap, NumberTable, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 WORDS = (Bilingual("apple", "苹果"), Bilingual("banana", "香蕉"), Bilingual("chair", "椅子"))
 
 
-def compute_soft_dictionary(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+def compute_soft_dictionary(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Result:
     scores = keys @ query
     weights = np.exp(scores - scores.max())
     weights = weights / weights.sum()
@@ -77,7 +75,7 @@ THINGS = (
 )
 
 
-def compute_dot_sign(query: np.ndarray, keys: np.ndarray) -> dict[str, Any]:
+def compute_dot_sign(query: np.ndarray, keys: np.ndarray) -> Result:
     from regard.experiments.results import published_result
 
     dots = keys @ query
@@ -181,7 +179,7 @@ QUERIES = (Bilingual("fruit", "水果"), Bilingual("furniture", "家具"))
 PROPERTIES = (Bilingual("price", "价格"), Bilingual("sweetness", "甜度"), Bilingual("weight", "重量"))
 
 
-def compute_many_queries(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+def compute_many_queries(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Result:
     def softmax(scores):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Drawing, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 from .layers import ACTIVATIONS
 
 POINTS = tuple(Bilingual(f"inside {n}", f"里 {n}") for n in range(1, 6)) + tuple(
@@ -17,7 +15,7 @@ POINTS = tuple(Bilingual(f"inside {n}", f"里 {n}") for n in range(1, 6)) + tupl
 )
 
 
-def compute_decision_boundary(points: np.ndarray, width: int, activation: str) -> dict[str, Any]:
+def compute_decision_boundary(points: np.ndarray, width: int, activation: str) -> Result:
     rng = np.random.default_rng(0)
     weights, biases = rng.normal(size=(2, width)), rng.uniform(-2, 2, size=width)
     apply = dict(none=lambda z: z, relu=lambda z: np.maximum(z, 0), tanh=np.tanh)[activation]
@@ -100,7 +98,7 @@ DECISION_BOUNDARY = Step(
 )
 
 
-def compute_universal_approximation(width: int, shape: str) -> dict[str, Any]:
+def compute_universal_approximation(width: int, shape: str) -> Result:
     x = np.linspace(-3, 3, 241)
     peaks = np.exp(-4 * np.abs(x - 1)) - np.exp(-8 * (x + 1) ** 2)
     target = dict(wave=np.sin(2.5 * x), step=np.sign(x), peaks=peaks)[shape]
@@ -190,7 +188,7 @@ UNIVERSAL_APPROXIMATION = Step(
 COLUMNS = tuple(Bilingual(f"column {n}", f"第 {n} 列") for n in range(1, 7))
 
 
-def compute_table_columns(first: int, second: int) -> dict[str, Any]:
+def compute_table_columns(first: int, second: int) -> Result:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 6))
     # depends on two columns, wherever they stand

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, MaskGrid, Numbers, Slider
 from ...pictures import Bars, Drawing, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 HIDDEN = tuple(Bilingual(f"h{n}", f"h{n}") for n in range(1, 5))
 ACTIVATIONS = (
@@ -19,9 +17,7 @@ ACTIVATIONS = (
 )
 
 
-def compute_mlp(
-    inputs: np.ndarray, hidden_weights: np.ndarray, output_weights: np.ndarray, activation: str
-) -> dict[str, Any]:
+def compute_mlp(inputs: np.ndarray, hidden_weights: np.ndarray, output_weights: np.ndarray, activation: str) -> Result:
     before = hidden_weights @ inputs  # the linear layer carries and adds up
     hidden = before
     if activation == "relu":  # the activation works on what was carried
@@ -109,7 +105,7 @@ MLP = Step(
 NEURONS = tuple(Bilingual(name, name) for name in ("x1", "x2", "h1", "h2", "y1", "y2"))
 
 
-def compute_feed_forward_family(reads: np.ndarray) -> dict[str, Any]:
+def compute_feed_forward_family(reads: np.ndarray) -> Result:
     layer = np.array([0, 0, 1, 1, 2, 2])
     # an MLP: each neuron reads the whole layer before
     full = layer[:, None] - layer == 1
@@ -178,7 +174,7 @@ FEED_FORWARD_FAMILY = Step(
 )
 
 
-def compute_linear_layers(layers: int, activation: str) -> dict[str, Any]:
+def compute_linear_layers(layers: int, activation: str) -> Result:
     rng = np.random.default_rng(4)
     x, width = np.linspace(-2, 2, 81), 8
     weights = rng.normal(size=(layers, width, width)) / np.sqrt(width) * 1.3

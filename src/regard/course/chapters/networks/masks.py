@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, MaskGrid, Numbers, Words
 from ...pictures import Bars, Heatmap, NumberTable, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 TOKENS = (Bilingual("I", "I"), Bilingual("like", "like"), Bilingual("you", "you"))
 SOURCE = (Bilingual("我", "我"), Bilingual("喜欢", "喜欢"), Bilingual("你", "你"))
@@ -21,7 +19,7 @@ SOURCE = (Bilingual("我", "我"), Bilingual("喜欢", "喜欢"), Bilingual("你
 
 def compute_attention_xxx(
     x: np.ndarray, encoded: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray
-) -> dict[str, Any]:
+) -> Result:
     def attention(q, k, v):
         scores = q @ k.T / np.sqrt(q.shape[1])
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -111,7 +109,7 @@ ATTENTION_XXX = Step(
 SENTENCE = tuple(Bilingual(word, word) for word in ("<BOS>", "I", "like", "you", "<EOS>"))
 
 
-def compute_painted_mask(mask: np.ndarray) -> dict[str, Any]:
+def compute_painted_mask(mask: np.ndarray) -> Result:
     x, other = np.random.default_rng(2).normal(size=(2, 5, 4))
 
     def attention(x):
@@ -199,7 +197,7 @@ PAINTED_MASK = Step(
 )
 
 
-def compute_one_pass(sentence: str, masked: str) -> dict[str, Any]:
+def compute_one_pass(sentence: str, masked: str) -> Result:
     words = sentence.split()
     rngs = [np.random.default_rng([ord(sign) for sign in word]) for word in words]
     x = np.array([rng.normal(size=8) for rng in rngs])  # a vector for each word

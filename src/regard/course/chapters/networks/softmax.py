@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Heatmap, Lines, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_softmax_range(score: float, dim: int, scaled: str) -> dict[str, Any]:
+def compute_softmax_range(score: float, dim: int, scaled: str) -> Result:
     # e^50 = 5.2e21; the numbers of float32 end at e^88.7
     exponential, single = np.exp(score), np.exp(np.float32(score))
 
@@ -125,7 +123,7 @@ EXAMPLES = tuple(Bilingual(f"example {n}", f"样本 {n}") for n in range(1, 5))
 FEATURES = tuple(Bilingual(f"feature {n}", f"特征 {n}") for n in range(1, 4))
 
 
-def compute_layer_and_batch_norm(x: np.ndarray, kind: str) -> dict[str, Any]:
+def compute_layer_and_batch_norm(x: np.ndarray, kind: str) -> Result:
     output = x
     if kind != "none":
         # LayerNorm: each row by itself; BatchNorm: each column

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Heatmap, NumberTable, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 NOUNS = (
     Bilingual(
@@ -35,7 +33,7 @@ NOUNS = (
 )
 
 
-def compute_multi_head(heads: str, inputs: np.ndarray) -> dict[str, Any]:
+def compute_multi_head(heads: str, inputs: np.ndarray) -> Result:
     count, size, rng = int(heads), 4 // int(heads), np.random.default_rng(8)
     w_q, w_k, w_v, w_o = rng.normal(0, 2, (4, 4, 4))
     q, k, v = inputs @ w_q, inputs @ w_k, inputs @ w_v
@@ -134,7 +132,7 @@ MULTI_HEAD = Step(
 )
 
 
-def compute_coreference(it: np.ndarray, keys: np.ndarray, ending: str, context: float) -> dict[str, Any]:
+def compute_coreference(it: np.ndarray, keys: np.ndarray, ending: str, context: float) -> Result:
     words = ["The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "too", ending]
     vectors = np.zeros((11, 2))
     vectors[[1, 5]] = keys[:2]  # animal, street

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Drawing, Heatmap, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 WORDS = (Bilingual("猫 cat", "猫"), Bilingual("坐在 sits on", "坐在"), Bilingual("垫子 mat", "垫子"))
 FEATURES = (Bilingual("animal", "动物"), Bilingual("action", "动作"), Bilingual("thing", "物体"))
@@ -23,7 +21,7 @@ W_K = ((1.5, 0.0, 0.0, 0.0), (0.0, 1.5, 0.0, 0.0), (0.0, 0.0, 1.5, 1.0))
 W_V = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
 
 
-def compute_four_steps(inputs: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray) -> dict[str, Any]:
+def compute_four_steps(inputs: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray) -> Result:
     words = ["猫", "坐在", "垫子"]
     queries, keys, values = inputs @ w_q, inputs @ w_k, inputs @ w_v  # step 1
     products = queries @ keys.T  # step 2
@@ -95,7 +93,7 @@ FOUR_STEPS = Step(
 )
 
 
-def compute_roles(vector: str, word: int, amount: float) -> dict[str, Any]:
+def compute_roles(vector: str, word: int, amount: float) -> Result:
     queries = np.array([[0, 3, 2.5, 0], [2, 0, 2, 0], [2, 2, 0, 1]])
     keys = np.array([[1.5, 0, 0, 0], [0, 1.5, 0, 0], [0, 0, 1.5, 1]])
     values = np.array([[1.0, 0], [0, 1], [1, 1]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
@@ -12,7 +10,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers, Slider
 from ...pictures import Bars, Heatmap, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 PEOPLE = (Bilingual("Ann", "小安"), Bilingual("Bo", "小波"), Bilingual("Cy", "小岑"), Bilingual("Di", "小迪"))
 VARIANTS = (
@@ -23,7 +21,7 @@ VARIANTS = (
 )
 
 
-def compute_three_vectors(asks: np.ndarray, ages: np.ndarray, sharpness: float) -> dict[str, Any]:
+def compute_three_vectors(asks: np.ndarray, ages: np.ndarray, sharpness: float) -> Result:
     names = np.eye(4)  # a token: the own name, the name asked for, the age
     tokens = np.concatenate([names, names[asks.astype(int) - 1], ages[:, None] / 10], axis=1)
     name, asked, age = tokens[:, :4], tokens[:, 4:8], tokens[:, 8:]  # what W_k, W_q and W_v pick out

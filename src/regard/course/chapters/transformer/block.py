@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....experiments.experiment import Bilingual
 from ...controls import Slider
 from ...pictures import Heatmap, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_block(layers: int, strength: float) -> dict[str, Any]:
+def compute_block(layers: int, strength: float) -> Result:
     def cosines(x):
         unit = x / np.linalg.norm(x, axis=1, keepdims=True)
         return unit @ unit.T

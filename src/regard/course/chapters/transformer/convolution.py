@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import MaskGrid, Numbers, Slider
 from ...pictures import Drawing, Heatmap, Lines, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 TOKENS = tuple(Bilingual(f"token {n}", f"词元 {n}") for n in range(1, 7))
 PICTURE = (
@@ -28,7 +26,7 @@ PICTURE = (
 )
 
 
-def compute_dynamic_weights(tokens: np.ndarray, kernel: np.ndarray) -> dict[str, Any]:
+def compute_dynamic_weights(tokens: np.ndarray, kernel: np.ndarray) -> Result:
     n = len(tokens)
     fixed = kernel[1] * np.eye(n) + kernel[0] * np.eye(n, k=-1) + kernel[2] * np.eye(n, k=1)
 
@@ -131,7 +129,7 @@ DYNAMIC_WEIGHTS = Step(
 )
 
 
-def compute_local_to_global(layers: int, locality: float) -> dict[str, Any]:
+def compute_local_to_global(layers: int, locality: float) -> Result:
     i, j = np.indices((33, 33))
     distance = np.abs(i - j)
     near = np.exp(-locality * distance)  # a head that prefers near tokens
@@ -222,7 +220,7 @@ LOCAL_TO_GLOBAL = Step(
 )
 
 
-def compute_image_patches(picture: np.ndarray, patch: int, sharpness: float) -> dict[str, Any]:
+def compute_image_patches(picture: np.ndarray, patch: int, sharpness: float) -> Result:
     pixels = np.where(picture, 1.0, -1.0)
     patches = pixels.reshape(4, 2, 4, 2).swapaxes(1, 2).reshape(16, 4)  # 4 × 4 patches of 2 × 2 pixels
     scores = sharpness * patches @ patches[patch - 1] / 2  # √4 = 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Slider
 from ...pictures import Bars, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 PARTS = (
     Bilingual("embedding", "嵌入"),
@@ -18,7 +16,7 @@ PARTS = (
 )
 
 
-def compute_embedding_scale(log_dim: int, start: str, position: int) -> dict[str, Any]:
+def compute_embedding_scale(log_dim: int, start: str, position: int) -> Result:
     dim, rng = 2**log_dim, np.random.default_rng(0)
     deviation = {"root": 1 / np.sqrt(dim), "one": 1.0, "small": 0.02}[start]
     words = rng.normal(0, deviation, (200, dim))  # embeddings of 200 words as they are initialised

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
@@ -12,7 +10,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Lines, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 MAPS = (
     Bilingual("attention, weights held fixed", "注意力，权重固定"),
@@ -23,7 +21,7 @@ MAPS = (
 WORDS = (Bilingual("cat", "猫"), Bilingual("sits on", "坐在"), Bilingual("mat", "垫子"), Bilingual("today", "今天"))
 
 
-def compute_linearity(tokens: int, mix: float, seed: int) -> dict[str, Any]:
+def compute_linearity(tokens: int, mix: float, seed: int) -> Result:
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(2, tokens, 4))
     w_1, w_2 = rng.normal(size=(4, 16)), rng.normal(size=(16, 4))
@@ -114,7 +112,7 @@ LINEARITY = Step(
 )
 
 
-def compute_width(multiple: int, activation: str) -> dict[str, Any]:
+def compute_width(multiple: int, activation: str) -> Result:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 8))
     target = x[:, :4] * x[:, 4:]  # products of features: no linear map makes them
@@ -199,7 +197,7 @@ WIDTH = Step(
 )
 
 
-def compute_position_wise(inputs: np.ndarray, action: str, positions: str) -> dict[str, Any]:
+def compute_position_wise(inputs: np.ndarray, action: str, positions: str) -> Result:
     rng = np.random.default_rng(2)
     w_1, b_1, w_2 = rng.normal(size=(2, 8)), rng.normal(size=8), rng.normal(size=(8, 2))
     steps = np.array([[0.0, 1.0], [0.8, 0.5], [0.9, -0.4], [0.1, -1.0]])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....experiments.experiment import Bilingual
 from ...controls import Slider
 from ...pictures import Drawing, Lines, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_paths(tokens: int, layers: int, kernel: int, output: int) -> dict[str, Any]:
+def compute_paths(tokens: int, layers: int, kernel: int, output: int) -> Result:
     i, j = np.indices((tokens, tokens))
     output = min(output, tokens) - 1
     moves = [np.abs(i - j) <= kernel // 2, (i - j == 0) | (i - j == 1), i >= 0]  # who hands to whom in one step
@@ -87,7 +85,7 @@ PATHS = Step(
 )
 
 
-def compute_path_table(kernel: int, log_length: int) -> dict[str, Any]:
+def compute_path_table(kernel: int, log_length: int) -> Result:
     def longest(tokens, name):  # count the steps until the last output has heard of the first input
         reach = np.zeros(tokens, bool)
         reach[0] = True

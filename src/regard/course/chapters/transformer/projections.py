@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
@@ -12,13 +10,13 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Heatmap, NumberTable
-from ...step import Finding, Step
+from ...step import Finding, Result, Step
 
 SOURCE = (Bilingual("猫", "猫"), Bilingual("坐在", "坐在"), Bilingual("垫子", "垫子"))
 TARGET = (Bilingual("the", "the"), Bilingual("cat", "cat"), Bilingual("sits", "sits"), Bilingual("mat", "mat"))
 
 
-def compute_projections(embeddings: np.ndarray, inner: int) -> dict[str, Any]:
+def compute_projections(embeddings: np.ndarray, inner: int) -> Result:
     rng = np.random.default_rng(1)
     first = [rng.normal(size=(4, inner)) for _ in "qkv"]  # W_Q, W_K, W_V
     second = [rng.normal(size=(inner, 4)) for _ in "qkv"]  # W_iQ, W_iK, W_iV of one head
@@ -107,7 +105,7 @@ PROJECTIONS = Step(
 )
 
 
-def compute_self_and_cross(encoder: np.ndarray, decoder: np.ndarray, attention: str, focus: float) -> dict[str, Any]:
+def compute_self_and_cross(encoder: np.ndarray, decoder: np.ndarray, attention: str, focus: float) -> Result:
     queries = {"encoder": encoder, "decoder": decoder, "cross": decoder}[attention]
     memory = {"encoder": encoder, "decoder": decoder, "cross": encoder}[attention]  # keys and values
     scores = focus * queries @ memory.T / np.sqrt(3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Slider
 from ...pictures import Bars, Heatmap, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_recurrence(tokens: int, gain: float) -> dict[str, Any]:
+def compute_recurrence(tokens: int, gain: float) -> Result:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(tokens, 8))
     w = gain * np.linalg.qr(rng.normal(size=(8, 8)))[0]
@@ -113,7 +111,7 @@ RECURRENCE = Step(
 )
 
 
-def compute_copy(tokens: int, state: int, sharpness: float) -> dict[str, Any]:
+def compute_copy(tokens: int, state: int, sharpness: float) -> Result:
     rng = np.random.default_rng(0)
     x = rng.normal(size=tokens)  # the sequence to be copied
     turn, start = np.linalg.qr(rng.normal(size=(state, state)))[0], rng.normal(size=state)

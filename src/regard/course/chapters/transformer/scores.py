@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,12 +11,12 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Drawing, Lines, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 KEYS = tuple(Bilingual(f"key {n}", f"键 {n}") for n in range(1, 5))
 
 
-def compute_additive_score(query: np.ndarray, keys: np.ndarray, matrices: str, activation: str) -> dict[str, Any]:
+def compute_additive_score(query: np.ndarray, keys: np.ndarray, matrices: str, activation: str) -> Result:
     w_q = np.array([[1.0, 0.5], [-0.5, 1.0], [0.3, -0.8]])
     w_k = -w_q if matrices == "difference" else np.array([[0.9, 0.2], [0.4, 1.1], [-1.0, 0.6]])
     v = np.array([1.5, 1.0, -1.2])
@@ -133,7 +131,7 @@ ADDITIVE_SCORE = Step(
 )
 
 
-def compute_scaled_dot_product(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: str) -> dict[str, Any]:
+def compute_scaled_dot_product(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: str) -> Result:
     products = queries @ keys.T  # every query with every key
     factor = np.sqrt(keys.shape[1]) if scale == "sqrt" else 1.0
     scaled = products / factor
@@ -208,7 +206,7 @@ SCALED_DOT_PRODUCT = Step(
 )
 
 
-def compute_sqrt_dim(log_dim: int, keys: int, deviation: float) -> dict[str, Any]:
+def compute_sqrt_dim(log_dim: int, keys: int, deviation: float) -> Result:
     rng, dims = np.random.default_rng(0), 2 ** np.arange(10)
     q, k = rng.standard_normal((32, 1, 512), np.float32), rng.standard_normal((32, keys, 512), np.float32)
     sums = np.cumsum(deviation**2 * q * k, axis=2)  # the dot product of the first 1, 2, 3, … components

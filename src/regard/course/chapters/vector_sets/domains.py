@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import MaskGrid, Numbers, Slider
 from ...pictures import Drawing, Heatmap, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_truncated(frames: int, reach: int, seconds: int) -> dict[str, Any]:
+def compute_truncated(frames: int, reach: int, seconds: int) -> Result:
     time = np.arange(frames)
     x = 2 * np.stack([np.sin(time / 2), np.cos(time / 2)], axis=1)  # a sound that repeats
     scores = x @ x.T / np.sqrt(2)
@@ -110,7 +108,7 @@ IMAGE = (
 )
 
 
-def compute_convolution(image: np.ndarray, kernel: np.ndarray, pixel: int) -> dict[str, Any]:
+def compute_convolution(image: np.ndarray, kernel: np.ndarray, pixel: int) -> Result:
     height, width = image.shape
     x = image.reshape(-1)
     row, column = np.divmod(np.arange(x.size), width)
@@ -211,7 +209,7 @@ FRIENDS = ((0, 1), (1, 2), (2, 3), (3, 4), (2, 5))
 EDGES = tuple(tuple((i, j) in FRIENDS or (j, i) in FRIENDS or i == j for j in range(6)) for i in range(6))
 
 
-def compute_graph(edges: np.ndarray, news: np.ndarray, interest: float, layers: int) -> dict[str, Any]:
+def compute_graph(edges: np.ndarray, news: np.ndarray, interest: float, layers: int) -> Result:
     scores = interest * np.cos(np.arange(6)[:, None] - np.arange(6))  # who finds whom interesting
     scores = np.where(edges, scores, -np.inf)  # only along edges
     weights = np.where(edges, np.exp(scores), 0)

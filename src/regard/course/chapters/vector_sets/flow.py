@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
@@ -12,7 +10,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers, Slider
 from ...pictures import Bars, Drawing, Heatmap, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 INPUTS = tuple(Bilingual(f"a{n}", f"a{n}") for n in "¹²³⁴")
 OUTPUTS = tuple(Bilingual(f"b{n}", f"b{n}") for n in "¹²³⁴")
@@ -20,7 +18,7 @@ KEYS = tuple(Bilingual(f"k{n}", f"k{n}") for n in "¹²³⁴")
 QUERIES = tuple(Bilingual(f"q{n}", f"q{n}") for n in "¹²³⁴")
 
 
-def compute_flow(inputs: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray) -> dict[str, Any]:
+def compute_flow(inputs: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray) -> Result:
     q, k, v = inputs @ w_q.T, inputs @ w_k.T, inputs @ w_v.T  # qⁱ = W^q aⁱ, kⁱ = W^k aⁱ, vⁱ = W^v aⁱ
     scores = q @ k.T  # αᵢⱼ = qⁱ · kʲ
     weights = np.exp(scores - scores.max(1, keepdims=True))
@@ -127,7 +125,7 @@ FEATURES = (
 )
 
 
-def compute_two_heads(inputs: np.ndarray, sharpness: float, w_o: np.ndarray) -> dict[str, Any]:
+def compute_two_heads(inputs: np.ndarray, sharpness: float, w_o: np.ndarray) -> Result:
     w_q = np.eye(4)[[0, 2]].reshape(2, 1, 4) * sharpness  # head 1 asks for a verb, head 2 for a topic
     w_k = np.eye(4)[[1, 3]].reshape(2, 1, 4)
     w_v = np.eye(4).reshape(2, 2, 4)  # each head carries half of the vector

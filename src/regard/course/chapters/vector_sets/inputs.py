@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers, Slider, Words
 from ...pictures import Bars, Drawing, Heatmap, Lines, NumberTable, Plane
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 ROYALS = (
     Bilingual("king", "国王"),
@@ -24,7 +22,7 @@ ROYALS = (
 )
 
 
-def compute_one_hot(embeddings: np.ndarray, vocabulary: int) -> dict[str, Any]:
+def compute_one_hot(embeddings: np.ndarray, vocabulary: int) -> Result:
     one_hot = np.eye(len(embeddings))
     one_hot_cosines = one_hot @ one_hot.T
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
@@ -112,7 +110,7 @@ ONE_HOT = Step(
 )
 
 
-def compute_frames(sentence: str, atoms: str, side: int, seconds: float, pitch: float) -> dict[str, Any]:
+def compute_frames(sentence: str, atoms: str, side: int, seconds: float, pitch: float) -> Result:
     rate, width, hop, bins = 8000, 200, 80, 16  # frames of 25 ms, one every 10 ms
     time = np.arange(int(seconds * rate)) / rate
     sound = np.sin(2 * np.pi * pitch * (time + time**2 / seconds))  # a tone that rises
@@ -191,7 +189,7 @@ VECTOR_INPUTS = Step(
 )
 
 
-def compute_outputs(count: int, readout: np.ndarray, stop: float) -> dict[str, Any]:
+def compute_outputs(count: int, readout: np.ndarray, stop: float) -> Result:
     vectors = np.random.default_rng(4).normal(size=(12, 2))[:count]
     weights = np.exp(vectors @ vectors.T)
     context = weights / weights.sum(1, keepdims=True) @ vectors  # each vector has seen all of them
@@ -248,7 +246,7 @@ OUTPUT_COUNTS = Step(
 )
 
 
-def compute_window(tokens: int, reach: int, dim: int) -> dict[str, Any]:
+def compute_window(tokens: int, reach: int, dim: int) -> Result:
     values = np.zeros(tokens)
     values[0] = 1.0  # what the last token needs stands in the first one
     distance = tokens - 1 - np.arange(tokens)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Numbers, Slider
 from ...pictures import Drawing, Heatmap, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_any_length(tokens: int, dim: int) -> dict[str, Any]:
+def compute_any_length(tokens: int, dim: int) -> Result:
     random = np.random.default_rng(2)
     w_q, w_k, w_v = random.normal(size=(3, dim, dim)) / np.sqrt(dim)  # made once, for every length
     x = random.normal(size=(50, dim))[:tokens]
@@ -144,7 +142,7 @@ PEOPLE = (
 )
 
 
-def compute_round_table(people: np.ndarray, count: int, listener: int, focus: float) -> dict[str, Any]:
+def compute_round_table(people: np.ndarray, count: int, listener: int, focus: float) -> Result:
     guests = people[np.arange(count) % len(people)]  # the ninth guest is another cook, and so on
     changes = 0.3 * np.random.default_rng(6).uniform(-1, 1, size=(50, 7))[:count]
     guests = guests + changes * (np.arange(count) >= len(people))[:, None]  # with views of their own

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Slider, Words
 from ...pictures import Bars, Heatmap, Lines
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 
-def compute_word_order(sentence: str, code: str) -> dict[str, Any]:
+def compute_word_order(sentence: str, code: str) -> Result:
     words = sentence.split()
     vocabulary = sorted(set(words))
     table = np.random.default_rng(3).normal(size=(len(vocabulary), 4))  # a vector aⁱ for each word
@@ -105,7 +103,7 @@ WORD_ORDER = Step(
 )
 
 
-def compute_sine_code(positions: int, dim: int, position: int) -> dict[str, Any]:
+def compute_sine_code(positions: int, dim: int, position: int) -> Result:
     pos = np.arange(positions)[:, None]
     rate = 10000.0 ** (-np.arange(0, dim, 2) / dim)
     code = np.stack([np.sin(pos * rate), np.cos(pos * rate)], axis=2).reshape(positions, dim)

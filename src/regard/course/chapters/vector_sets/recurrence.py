@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Slider
 from ...pictures import Drawing, Lines, NumberTable
-from ...step import Evidence, Finding, Step
+from ...step import Evidence, Finding, Result, Step
 
 BOTH = (Bilingual("recurrent network", "循环网络"), Bilingual("self-attention", "自注意力"))
 
 
-def compute_recurrence_table(tokens: int, memory: float) -> dict[str, Any]:
+def compute_recurrence_table(tokens: int, memory: float) -> Result:
     dim, random = 8, np.random.default_rng(1)
     x, u = random.normal(size=(tokens, dim)), random.normal(size=(dim, dim)) / np.sqrt(dim)
     w = memory * np.linalg.qr(random.normal(size=(dim, dim)))[0]  # keeps that share of the state at each step
@@ -112,7 +110,7 @@ RECURRENCE_TABLE = Step(
 )
 
 
-def compute_recurrence_cost(length: int, dim: int, cell: str, projections: str) -> dict[str, Any]:
+def compute_recurrence_cost(length: int, dim: int, cell: str, projections: str) -> Result:
     gates = dict(rnn=1, gru=3, lstm=4)[cell]  # matrices of a cell, for the state and for the input
     extra = dict(mixing=0, all=4)[projections]  # W^q, W^k, W^v and W^o
     lengths = 2.0 ** np.arange(4, 15)
