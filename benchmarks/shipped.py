@@ -200,7 +200,7 @@ def measure_translator(run: str, data: Path) -> dict[str, Any]:
     )
     sources = {example.source for example in train}
     new = [example for example in dev if example.source not in sources]
-    translations = task.predict(model, [example.source for example in dev])
+    translations = [result.text for result in task.predict(model, [example.source for example in dev])]
     nearest = retrieve([example.source for example in dev], train)
     figures: dict[str, Any] = {"sentences": len(dev), "of which new": len(new)}
     for name, hypotheses in (("model", translations), ("nearest training sentence", nearest)):

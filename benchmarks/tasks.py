@@ -298,7 +298,10 @@ class Job:
         make_split_file(self.row, data)
         recipe, paths = find_recipe(self.row.recipe), self.files(data)
         sources = recipe.settings, extra, self.settings, {"seed": seed}
-        train_from_files(RunConfig.from_changes(recipe.task, *sources, train=paths["train"], dev=paths["dev"]), folder)
+        train_from_files(
+            RunConfig.from_changes(recipe.task, *sources, train=paths["train"], dev=paths["dev"], adaptive=False),
+            folder,
+        )
 
 
 def main() -> None:

@@ -15,10 +15,9 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +53,7 @@ class TrainingClock:
         self.last = now
 
 
-def train_regard(text: Path, changes: dict[str, Any]) -> Curve:
+def train_regard(text: Path, changes: Mapping[str, object]) -> Curve:
     """Train the recipe shakespeare-char with the loop of `regard train`."""
     base = (Lm.Settings(), Lm.ARCHITECTURE, Lm.TRAINING)
     settings, architecture, training = update_each(base, find_recipe("shakespeare-char").settings, changes)
@@ -136,7 +135,7 @@ class LogitsAdapter:
         return self
 
 
-def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, evaluate_every: int, device: str) -> Curve:
+def train_nanogpt(text: Path, changes: Mapping[str, object], steps: int, evaluate_every: int, device: str) -> Curve:
     """Train nanoGPT's model with its loop and settings, to the goal or to the last step.
 
     The learning rate decays over 5,000 updates whatever `steps` is.

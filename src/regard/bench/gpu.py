@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -273,12 +275,12 @@ class BenchmarkWorker:
     """A process that measures one comparison after another; it is replaced after a failure of the device."""
 
     def __init__(self) -> None:
-        self.process: Any = None
-        self.pipe: Any = None
+        self.process: SpawnProcess | None = None
+        self.pipe: Connection | None = None
 
     def run_comparison(self, number: int, quick: bool, budget: float, patience: float) -> ComparisonOutcome:
         """The outcome of a comparison, which is stopped after `patience` seconds."""
-        if self.process is None:
+        if self.process is None or self.pipe is None:
             context = get_context("spawn")
             self.pipe, child_pipe = context.Pipe()
             self.process = context.Process(target=serve_comparisons, args=(child_pipe,))
@@ -300,7 +302,7 @@ class BenchmarkWorker:
 
     def stop(self, wait: bool = True) -> None:
         """End the process; `wait` up to ten seconds for the current comparison."""
-        if self.process is None:
+        if self.process is None or self.pipe is None:
             return
         self.pipe.close()
         self.process.join(10 if wait else 0)
@@ -310,7 +312,7 @@ class BenchmarkWorker:
         self.process = self.pipe = None
 
 
-def serve_comparisons(pipe: Any) -> None:
+def serve_comparisons(pipe: Connection) -> None:
     """Measure the requested comparisons until the pipe is closed."""
     if torch.cuda.is_available():  # initialize CUDA and Triton, so that the time of a first call does not include it
         x = torch.ones(1, 1, 16, 16, dtype=torch.bfloat16, device="cuda")

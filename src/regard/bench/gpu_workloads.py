@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,12 +129,12 @@ def dense(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: int)
     return Workload(x, implementations, matmul_need(batch * heads * tokens * (tokens + 1) / 2, dim))
 
 
-def cudnn_sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+def cudnn_sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, enable_gqa: bool = False) -> Tensor:
     """SDPA with cuDNN's kernel only; on a CPU with any kernel."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if q.is_cuda else nullcontext():
-        return scaled_dot_product_attention(q, k, v, **options)
+        return scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=enable_gqa)
 
 
 def window(
@@ -369,8 +369,8 @@ def gat_layer(tensors: TensorFactory, nodes: int, edges: int) -> Workload:
     projection = tensors.parameter(128, 128, seed=1, size=128**-0.5)
     source, target = (tensors.parameter(1, 8, 16, seed=seed, size=0.25) for seed in (2, 3))
     x = (tensors.parameter(nodes, 128, seed=0), projection, source, target, tensors.parameter(128, seed=4))
-    learned = dict(zip(("lin.weight", "att_src", "att_dst", "bias"), x[1:], strict=True))
-    return graph_workload(tensors, x, learned, "GATConv", gat, edges, scalars=8)
+    names = ("lin.weight", "att_src", "att_dst", "bias")
+    return graph_workload(tensors, x, dict(zip(names, x[1:], strict=True)), "GATConv", gat, edges, scalars=8)
 
 
 def gatv2_layer(tensors: TensorFactory, nodes: int, edges: int) -> Workload:
@@ -385,7 +385,7 @@ def gatv2_layer(tensors: TensorFactory, nodes: int, edges: int) -> Workload:
 def graph_workload(
     tensors: TensorFactory,
     inputs: tuple[Tensor, ...],
-    learned: Mapping[Any, Parameter],
+    learned: Mapping[str, Parameter],
     layer: str,
     ours: Callable[..., Tensor],
     edges: int,

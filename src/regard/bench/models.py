@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import machine
 from regard.bench.cpu import check_agreement
@@ -18,7 +18,10 @@ from regard.bench.measure import median_times
 from regard.bench.result import BenchmarkResult, BenchmarkRow
 from regard.bench.workloads import Calls
 from regard.models.checkpoint.checkpoint import read_hugging_face
+from regard.models.checkpoint.files import JsonObject
 from regard.models.families.transformer_xl import transformer_xl
+from regard.models.model import Model
+from regard.nn.cache import Cache
 
 PUBLISHED_SPEEDUPS = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 """Speedup of Transformer-XL's evaluation by attention length (Dai et al. 2019)."""
@@ -51,18 +54,18 @@ class StateDictWeights:
 class InMemoryFolder:
     """A transformers model with the interface of a checkpoint folder."""
 
-    model: Any
+    model: Any  # of transformers, whose attributes depend on the architecture
     path: Path = Path("transformers")
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         return self.model.config.to_dict() | {"architectures": [type(self.model).__name__]}
 
     def weights(self) -> StateDictWeights:
         return StateDictWeights(self.model.state_dict())
 
 
-def convert_from_transformers(theirs: Any) -> Any:
+def convert_from_transformers(theirs: nn.Module) -> Model:
     """Our model with the weights of a transformers model."""
     return read_hugging_face(InMemoryFolder(theirs)).eval()  # type: ignore[arg-type]
 
@@ -122,7 +125,7 @@ def evaluation_calls(layers: int, dim: int, heads: int, segment: int, length: in
             cache = model(tokens=piece, cache=cache).cache
 
     @torch.inference_mode()
-    def last_log_probs(tokens: Tensor, cache: Any) -> tuple[Tensor]:
+    def last_log_probs(tokens: Tensor, cache: Cache | None) -> tuple[Tensor]:
         return (model(tokens=tokens, cache=cache).logits.log_softmax(-1)[:, -1],)
 
     return {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,8 @@ from regard.models.model import compile_blocks
 from regard.train.cuda_graph import CudaGraphStep
 
 Batch = dict[str, Tensor]
-Loss = Callable[[Any, Batch], Tensor]
+Loss = Callable[..., Tensor]
+"""Of a model and a batch."""
 StepCall = Callable[[], Tensor]
 
 
@@ -52,7 +52,7 @@ class ModelComparison:
     fixed_inputs: tuple[str, ...] = ()
 
 
-def hidden_loss(model: Any, batch: Batch) -> Tensor:
+def hidden_loss(model: nn.Module, batch: Batch) -> Tensor:
     """A loss that depends on every output and its position; a mean or a square would be constant after the norm."""
     output = model(**batch)
     hidden = output.hidden if hasattr(output, "hidden") else output.last_hidden_state
@@ -60,12 +60,12 @@ def hidden_loss(model: Any, batch: Batch) -> Tensor:
     return (hidden.float() * weight).sum() / hidden.shape[0] / hidden.shape[1]
 
 
-def model_loss(model: Any, batch: Batch) -> Tensor:
+def model_loss(model: nn.Module, batch: Batch) -> Tensor:
     return model(**batch).loss
 
 
 def transformers_models(
-    family: str, inputs: Callable[..., tuple[Batch, Batch]], loss: Loss = hidden_loss, **settings: Any
+    family: str, inputs: Callable[..., tuple[Batch, Batch]], loss: Loss = hidden_loss, **settings: int
 ):
     """A function that builds our model and the transformers model of a family, without dropout so that both agree."""
 
@@ -286,9 +286,11 @@ def check_same_loss(ours: TrainableModel, theirs: TrainableModel) -> None:
         raise WrongNumbers(f"the loss is {a:.6g}, theirs {b:.6g}; the step is not timed.")
 
 
-def make_update(side: TrainableModel, model: Any, **options: Any) -> Callable[[Batch], Tensor]:
+def make_update(
+    side: TrainableModel, model: Callable[..., object], capturable: bool = False
+) -> Callable[[Batch], Tensor]:
     """A function that makes one update for a batch: forward, backward, AdamW."""
-    optimizer = torch.optim.AdamW(side.module.parameters(), lr=1e-5, fused=True, **options)
+    optimizer = torch.optim.AdamW(side.module.parameters(), lr=1e-5, fused=True, capturable=capturable)
 
     def step(batch: Batch) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16):

@@ -1,0 +1,130 @@
+"""One long sequence trained on several processes: losses beside one process, and the memory of each.
+
+    python benchmarks/long_training.py --tokens 131072 --ranks 1 2 4
+
+A small language model with rotary positions and a causal window reads blocks of that many tokens, with
+`sequence_parallel` set to the number of processes (gloo). Written to `benchmarks/results/long_training.json`: losses
+of every step, their greatest difference from one process, and the peak memory of a process above what it had before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "long_training.json"
+WINDOW, DIM, LAYERS, HEADS = 255, 64, 2, 4
+
+
+def memory(field: str) -> int:
+    """`VmRSS` or `VmHWM` (the peak) of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def train(tokens: int, steps: int, ranks: int, out: Path) -> None:
+    """Train in this process, one of `ranks`; each writes its memory, the first the losses."""
+    import torch
+
+    from regard.data.text import Document
+    from regard.settings import Training
+    from regard.tasks import find_task
+    from regard.tasks.architecture import Architecture
+    from regard.train.trainer import Trainer, TrainEvent
+
+    draw, losses = random.Random(0), []
+    text = "".join(draw.choice("abcdefgh \n") for _ in range(2 * tokens + tokens // 2))
+    task_class = find_task("lm")
+    task = task_class.prepare([Document(text, "a")], task_class.Settings(context=tokens))
+    shape = {"dim": DIM, "layers": LAYERS, "heads": HEADS, "dropout": 0.0, "positions": "none"}
+    torch.manual_seed(0)
+    model = task.config(Architecture(**shape, position="Rotary()", mask=f"Window({WINDOW})")).build()
+    limits = {"epochs": None, "steps": steps, "batch_size": 1, "warmup": 1, "evaluate_every": 10**6}
+    training = Training(**limits, save_every=10**6, device="cpu", sequence_parallel=ranks)
+
+    def on_event(event: TrainEvent) -> None:
+        if event.name == "step":
+            losses.append(event.values["loss"])
+
+    validation = [Document(text[:2000], "b")]
+    trainer = Trainer(
+        task, model, [Document(text, "a")], validation, training, out / "run", lambda m, s: None, on_event
+    )
+    before, started = memory("VmRSS"), time.time()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    trainer.fit()
+    own = {"memory": memory("VmHWM") - before, "before": before, "seconds": time.time() - started, "losses": losses}
+    (out / f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(own))
+
+
+def measure(tokens: int, steps: int, ranks: int) -> dict:
+    """Launch so many processes and collect what they wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = [
+            __file__,
+            "--out",
+            folder,
+            "--tokens",
+            str(tokens),
+            "--steps",
+            str(steps),
+            "--ranks",
+            str(ranks),
+            "--child",
+        ]
+        launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks > 1 else []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        subprocess.run([sys.executable, *launcher, *own], check=True, env=environment)
+        found = [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+    return {
+        "ranks": ranks,
+        "losses": found[0]["losses"],
+        "peak memory of a rank, MB": [round(one["memory"] / 1e6) for one in found],
+        "seconds": round(found[0]["seconds"], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=131_072)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        train(args.tokens, args.steps, args.ranks[0], args.out)
+        return
+    rows = []
+    for ranks in args.ranks:
+        rows.append(measure(args.tokens, args.steps, ranks))
+        print(rows[-1], flush=True)
+    one = rows[0]["losses"]
+    for row in rows:
+        row["greatest difference of a loss"] = max(abs(a - b) for a, b in zip(row["losses"], one, strict=True))
+    from regard import machine
+
+    result = {
+        "date": date.today().isoformat(),
+        "versions": machine.versions(),
+        "devices": machine.devices(),
+        "tokens": args.tokens,
+        "model": f"{LAYERS} layers, dim {DIM}, {HEADS} heads, Rotary(), Causal() & Window({WINDOW}), float32",
+        "runs": rows,
+    }
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Writes the figures of the last large runs into docs/reliability.md and docs/reliability.zh.md.
+
+python benchmarks/reliability.py            from benchmarks/results/{fuzz,restarts,kernels-*}.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = {"en": ROOT / "docs" / "reliability.md", "zh": ROOT / "docs" / "reliability.zh.md"}
+MARKED = re.compile(r"(<!-- figures:(\w+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+MODELS = ("model folder", "run folder", "word vectors", "settings")
+"""How the names of families that are not data begin."""
+
+TEXTS = {
+    "en": {
+        "fuzz": "| files | families | inputs | foreign exceptions | crashes | over 5 s | longest | most memory |",
+        "data": "data",
+        "models": "models, runs, word vectors, settings",
+        "kernels": "| device | calls | tensors compared | of them gradients | backends | off by more than allowed |",
+        "restarts": "| jobs | kills | jobs that resumed | jobs with the same bits | half-written files |",
+        "none": "Not run yet.",
+    },
+    "zh": {
+        "fuzz": "| 文件 | 类别 | 输入数 | 外来异常 | 崩溃 | 超过 5 秒 | 最长 | 最多内存 |",
+        "data": "数据",
+        "models": "模型、训练目录、词向量、设置",
+        "kernels": "| 设备 | 调用数 | 比较的张量 | 其中梯度 | 后端 | 超出允许误差 |",
+        "restarts": "| 任务数 | 杀死次数 | 恢复的任务 | 逐位相同的任务 | 残留的半成品文件 |",
+        "none": "尚未运行。",
+    },
+}
+
+
+def read_result(name: str) -> dict[str, Any] | None:
+    """A file of benchmarks/results; None where there is none."""
+    path = RESULTS / name
+    return json.loads(path.read_text("utf8")) if path.is_file() else None
+
+
+def table(heading: str, rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    rule = "|" + " --- |" * (heading.count("|") - 1)
+    return "\n".join([heading, rule, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def fuzz_table(language: str) -> str:
+    """Mutated files, data and models."""
+    families = (read_result("fuzz.json") or {"families": {}})["families"]
+    rows = []
+    for group in ("data", "models"):
+        chosen = [f for name, f in families.items() if name.startswith(MODELS) == (group == "models")]
+        if chosen:
+            total = {key: sum(f[key] for f in chosen) for key in ("inputs", "foreign", "crashes", "slow")}
+            longest, most = (max(f[key] for f in chosen) for key in ("max_seconds", "max_mib"))
+            numbers = [len(chosen), *total.values()]
+            rows.append([TEXTS[language][group], *(f"{n:,}" for n in numbers), f"{longest:.1f} s", f"{most:.0f} MiB"])
+    return table(TEXTS[language]["fuzz"], rows) if rows else TEXTS[language]["none"] + "\n"
+
+
+def kernels_table(language: str) -> str:
+    """Random calls beside the formula in float64."""
+    rows = []
+    for name in ("kernels-cpu.json", "kernels-cpu-parts.json", "kernels-cuda.json"):
+        if result := read_result(name):
+            backends = ", ".join(sorted(result["backends"]))
+            tensors = sum(backend["tensors"] for backend in result["backends"].values())
+            numbers = [f"{n:,}" for n in (result["calls"], tensors, result["gradients"])]
+            rows.append([result["device"], *numbers, backends, str(result["failed"])])
+    return table(TEXTS[language]["kernels"], rows) if rows else TEXTS[language]["none"] + "\n"
+
+
+def restarts_table(language: str) -> str:
+    """Killed processes that torchrun started again."""
+    result = read_result("restarts.json")
+    if result is None:
+        return TEXTS[language]["none"] + "\n"
+    keys = ("jobs", "kills", "jobs_resumed", "same_bits", "half_written_files")
+    return table(TEXTS[language]["restarts"], [[str(result[key]) for key in keys]])
+
+
+def fill_page(text: str, language: str) -> str:
+    """A page with its tables as the results have them."""
+    made = {"fuzz": fuzz_table, "kernels": kernels_table, "restarts": restarts_table}
+    return MARKED.sub(lambda found: f"{found[1]}{made[found[2]](language)}{found[3]}", text)
+
+
+def main() -> None:
+    for language, page in PAGES.items():
+        page.write_text(fill_page(page.read_text("utf8"), language), "utf8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Random calls of every backend beside the formula in float64."""

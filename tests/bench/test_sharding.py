@@ -1,0 +1,42 @@
+"""The page of sharded attention: generated from the results, whose values and bytes are right."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+sharding_page = pytest.importorskip("sharding_page")
+
+
+@pytest.fixture(scope="module")
+def result() -> dict:
+    return json.loads((BENCHMARKS / "results" / "sharding.json").read_text("utf8"))
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_page_is_up_to_date(result: dict, language: str) -> None:
+    text = sharding_page.PAGES[language].read_text("utf8")
+    assert text == sharding_page.page(result, language), "run python benchmarks/sharding.py --write"
+    assert sharding_page.FIGURE.is_file() and text.count("\n## ") == 4
+
+
+def test_results_are_complete_and_right(result: dict) -> None:
+    assert sum(row["calls"] for row in result["calls"]) >= 500
+    assert all(row["greatest error"] < 1e-9 and row["same bits twice"] for row in result["calls"])
+    assert all(row["bytes equal the plan's"] for run in result["gloo"] for row in run["rows"])
+    assert all(row["greatest difference"] < 1e-5 for run in result["torch"] for row in run["rows"])
+    sizes = {(row["tokens"], row["mask"].split(",")[0].split(" ")[0]) for row in result["predictions"]}
+    assert {
+        (n, mask) for n in (1_000_000, 10_000_000) for mask in ("causal", "documents", "Longformer", "BigBird")
+    } <= sizes
+
+
+def test_the_training_run_on_a_long_sequence_equals_one_process() -> None:
+    found = json.loads((BENCHMARKS / "results" / "long_training.json").read_text("utf8"))
+    assert found["tokens"] == 131_072 and [run["ranks"] for run in found["runs"]] == [1, 2, 4]
+    assert all(run["greatest difference of a loss"] < 1e-6 for run in found["runs"])

@@ -1,0 +1,50 @@
+"""The survey of random calls."""
+
+import random
+
+import pytest
+import torch
+
+import regard as rg
+from regard.bench import survey
+from regard.bench.survey import SurveyCall, SurveyRow, alternatives, draw_call, make_arguments, run_survey, survey_call
+
+
+def test_calls_are_drawn_by_their_seed_and_cover_every_part():
+    calls = [draw_call(random.Random(seed), "cuda") for seed in range(400)]
+    assert calls == [draw_call(random.Random(seed), "cuda") for seed in range(400)]
+    assert {call.mask for call in calls} == set(survey.MASKS)
+    assert {call.position for call in calls} == set(survey.POSITIONS)
+    assert {call.use for call in calls} == {"training", "prefill", "decoding"}
+    assert any(call.score == "Additive" for call in calls) and any(call.kv_heads < call.heads for call in calls)
+    assert max(call.keys for call in calls) > 20_000 and min(call.keys for call in calls) < 64
+
+
+SMALL = {"batch": 2, "heads": 2, "kv_heads": 2, "head_dim": 16, "dtype": "float32", "seed": 3}
+
+
+@pytest.mark.parametrize("mask", sorted(set(survey.MASKS)))
+@pytest.mark.parametrize("position", ["none", "Alibi", "Bias"])
+def test_every_alternative_gives_our_result(mask, position):
+    call = SurveyCall("training", queries=33, keys=33, score="Dot", position=position, mask=mask, **SMALL)
+    a = make_arguments(call, "cpu")
+    results = {name: function() for name, function in alternatives(a, "cpu", compiled=False)}
+    assert results
+    for output in results.values():
+        torch.testing.assert_close(output, rg.attend(a.q, a.k, a.v, **a.parts), atol=1e-5, rtol=1e-4)
+
+
+def test_an_alternative_with_another_result_is_not_timed(monkeypatch):
+    call = SurveyCall("prefill", queries=17, keys=17, score="Dot", position="none", mask="window", **SMALL)
+    monkeypatch.setattr(survey, "alternatives", lambda *_: [("wrong", lambda: torch.zeros(2, 2, 17, 16))])
+    assert survey_call(call, "cpu", False, 0.0).others == {}
+
+
+def test_a_survey_has_quantiles_and_names_the_worst(monkeypatch):
+    times = iter(range(1, 100))
+    monkeypatch.setattr(
+        survey, "survey_call", lambda call, *_: SurveyRow(call, "sdpa", 1.0, {"SDPA": float(next(times))})
+    )
+    result = run_survey(20, 5, "cpu", report=lambda line: None)
+    assert result.as_dict()["quantiles"] == {"worst": 1.0, "5 %": 2.0, "median": 11.0, "95 %": 20.0}
+    assert "The ten worst:\n   1.00  " in str(result)
