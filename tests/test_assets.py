@@ -8,6 +8,7 @@ import re
 import wave
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -52,10 +53,11 @@ def test_they_are_all_there_small_and_plain() -> None:
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".txt", ".safetensors", ".md", ".npz", ".png", ".wav"}
 
 
-def test_the_package_stays_below_60_megabytes() -> None:
+def test_the_package_stays_below_62_megabytes() -> None:
+    """The shipped models have at most 57 (above); code, the course and the lab the rest."""
     root = Path(rg.__file__).parent
     files = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    assert sum(path.stat().st_size for path in files) <= 60_000_000
+    assert sum(path.stat().st_size for path in files) <= 62_000_000
 
 
 def test_models_of_text_say_what_they_read() -> None:
@@ -93,19 +95,19 @@ def test_a_folder_of_ones_own_comes_before_a_name(tmp_path: Path, monkeypatch: p
         rg.load("no such thing")
 
 
-def said(name: str, *inputs: str) -> list:
+def run_command(name: str, *inputs: str) -> list:
     done = CliRunner().invoke(app, ["predict", name, *inputs, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def test_the_tagger() -> None:
-    (found,) = said("tagger", "The cat sat on the mat .")
+    (found,) = run_command("tagger", "The cat sat on the mat .")
     assert found["tags"] == ["DET", "NOUN", "VERB", "ADP", "DET", "NOUN", "PUNCT"]
 
 
 def test_the_chinese_tagger_finds_words() -> None:
-    first, second = said("tagger-zh", "他在北京大学学习。", "猫坐在垫子上")
+    first, second = run_command("tagger-zh", "他在北京大学学习。", "猫坐在垫子上")
     assert first["words"] == ["他", "在", "北京", "大学", "学习", "。"]
     assert (first["tags"][0], first["tags"][2], first["tags"][-1]) == ("PRON", "PROPN", "PUNCT")
     assert second["words"] == ["猫", "坐", "在", "垫子", "上"]
@@ -114,7 +116,7 @@ def test_the_chinese_tagger_finds_words() -> None:
 
 
 def test_the_poet_writes_regular_verse() -> None:
-    poems = said("poet", "床前明月光，", "白日依山尽，")
+    poems = [row["text"] for row in run_command("poet", "床前明月光，", "白日依山尽，")]
     assert [poem[:6] for poem in poems] == ["床前明月光，", "白日依山尽，"]
     lines = [line for poem in poems for line in verse_lines(poem)]
     assert len(lines) >= 8 and all(len(line) == 5 for line in lines)
@@ -146,24 +148,26 @@ def test_the_writer_copies_what_comes_again() -> None:
 
 
 def test_the_translator_from_chinese() -> None:
-    (found,) = said("translator-zh-en", "我喜欢猫。")
-    assert found.lower().startswith("i ") and "cat" in found
+    (found,) = run_command("translator-zh-en", "我喜欢猫。")
+    assert found["text"].lower().startswith("i ") and "cat" in found["text"]
 
 
 def test_the_translator() -> None:
-    (found,) = said("translator", "I love you.")
-    assert "我" in found and "你" in found and "爱" in found
+    (found,) = run_command("translator", "I love you.")
+    assert all(character in found["text"] for character in "我你爱")
 
 
 def test_shakespeare_sets_a_scene() -> None:
-    (found,) = said("shakespeare", "ROMEO:")
-    assert found.startswith("ROMEO:") and len(found) > 100 and "\n" in found
+    (found,) = run_command("shakespeare", "ROMEO:")
+    assert found["text"].startswith("ROMEO:") and len(found["text"]) > 100 and "\n" in found["text"]
 
 
 def test_the_digits_of_its_examples_are_recognised() -> None:
     """Their names are what they show; one may be wrong."""
     paths = sorted((list_assets()["digits"] / "examples").glob("*.png"))
-    right = [one["label"] == path.stem for one, path in zip(said("digits", *map(str, paths)), paths, strict=True)]
+    right = [
+        one["label"] == path.stem for one, path in zip(run_command("digits", *map(str, paths)), paths, strict=True)
+    ]
     assert len(right) >= 3 and sum(right) >= len(right) - 1
 
 
@@ -172,14 +176,14 @@ def test_most_emoji_of_its_examples_are_recognised() -> None:
     paths = sorted((list_assets()["emoji"] / "examples").glob("*.png"))
     right = [
         one["label"] == path.stem.split("-")[0]
-        for one, path in zip(said("emoji", *map(str, paths)), paths, strict=True)
+        for one, path in zip(run_command("emoji", *map(str, paths)), paths, strict=True)
     ]
     assert (sum(right), len(right)) == (13, 18)
 
 
 def test_the_spoken_digits_of_its_examples_are_recognised() -> None:
     paths = sorted((list_assets()["spoken-digits"] / "examples").glob("*.wav"))
-    labels = [one["label"] for one in said("spoken-digits", *map(str, paths))]
+    labels = [one["label"] for one in run_command("spoken-digits", *map(str, paths))]
     assert labels == [path.stem[0] for path in paths] == list("0123456789")
 
 
@@ -197,7 +201,7 @@ def test_spoken_digits_answers_with_a_digit(tmp_path: Path) -> None:
         file.setsampwidth(2)
         file.setframerate(8000)
         file.writeframes(samples.numpy().tobytes())
-    (found,) = said("spoken-digits", str(tmp_path / "tone.wav"))
+    (found,) = run_command("spoken-digits", str(tmp_path / "tone.wav"))
     assert found["label"] in map(str, range(10)) and 0.1 <= found["probability"] <= 1
 
 
@@ -205,3 +209,14 @@ def test_the_club_scores_as_its_card_says() -> None:
     task, model, _ = open_run("karate")
     graph = task.read([list_assets()["karate"] / "examples" / "karate.npz"], task.settings).select("test")
     assert task.evaluate(model, graph.examples).metrics["accuracy"] == pytest.approx(20 / 22)
+
+
+def test_the_classes_of_cora_have_their_names() -> None:
+    """The sizes of the seven classes, as the data set is published, say which number is which."""
+    papers = {"theory": 351, "reinforcement learning": 217, "genetic algorithms": 418, "neural networks": 818}
+    papers |= {"probabilistic methods": 426, "case-based reasoning": 298, "rule learning": 180}
+    card = json.loads((list_assets()["cora"] / "card.json").read_text("utf8"))
+    with np.load(list_assets()["cora"] / "examples" / "cora.npz") as graph:
+        counts = np.bincount(graph["y"])
+    assert {name["en"]: int(counts[int(number)]) for number, name in card["classes"].items()} == papers
+    assert all(name["zh"] for name in card["classes"].values())
