@@ -23,8 +23,9 @@ WIDTH, TALLEST, LARGEST = 1200, 1500, 150_000
 ANIMAL = "The animal didn't cross the street because it was too tired."
 VIEWS = {
     "course": {},
-    "formula": {"en": f"text={ANIMAL}&stage=4", "zh": "model=meanings&text=猫追狗&query=1&stage=4"},
+    "formula": {"en": f"text={ANIMAL}"},
     "heads": {"en": f"text={ANIMAL}&attention=2&head=0&query=6", "zh": "text=A打了B&model=meanings&head=0"},
+    "compare": {},
     "alignment": {},
     "honest": {},
     "image": {},
@@ -33,6 +34,7 @@ VIEWS = {
     "mechanisms": {},
     "long": {},
     "runs": {},
+    "experiments": {},
 }
 
 
