@@ -5,6 +5,10 @@ import os
 # Some virtual machines advertise AMX but hide its tile sizes: a bfloat16 matrix product then dies with an illegal
 # instruction. oneDNN reads this once, when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Workers share the cores. OpenMP counts threads anew in every thread and process, so that torch.set_num_threads would
+# not reach the lab's server or a command that a test starts.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import shutil
 import subprocess
@@ -14,9 +18,6 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: kernels then run on the CPU
-
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def set_seed() -> None:
     torch.manual_seed(0)
 
 

@@ -17,7 +17,7 @@ from regard.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "README.zh.md")
-NOT_RUN = ("pip", "make", "regard lab")
+NOT_RUN = ("pip", "make", "regard lab", "regard serve")
 """Commands that install something or do not end by themselves."""
 
 

@@ -10,7 +10,7 @@ import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import BadInput
 
@@ -193,7 +193,18 @@ def parse_value(value: Any, hint: Any, name: str) -> Any:
         raise BadInput(f"{name} is {value!r}; it must be {TYPE_NAMES.get(hint, hint.__name__)}.") from None
 
 
-def describe_settings(settings: Any) -> list[dict[str, Any]]:
+class SettingDescription(TypedDict):
+    """A setting as `regard settings` lists it."""
+
+    name: str
+    type: str
+    default: Any
+    range: str
+    help: str
+    former: list[str]
+
+
+def describe_settings(settings: Any) -> list[SettingDescription]:
     """Name, type, default, range, help and former names of each field, with the values of `settings` as defaults."""
     hints = get_type_hints(type(settings))
     return [
@@ -260,6 +271,27 @@ class Training(Settings):
     save_every: int | None = setting(None, "Steps between checkpoints; once an epoch by default.", gt=0)
     save_minutes: float | None = setting(10.0, "Longest time in minutes between checkpoints; none is off.", gt=0)
     precision: Literal["no", "bf16", "fp16"] = setting("no", "Mixed precision.")
+    freeze: str = setting(
+        "none",
+        "Weights of the model that are not trained: none, embeddings, a number of layers from the first, or all.",
+    )
+    layer_decay: float = setting(
+        1.0, "Factor of the learning rate from each layer to the one below it; the head has the full rate.", gt=0, le=1
+    )
+    head_learning_rate: float | None = setting(
+        None, "Learning rate of a new head on a checkpoint; learning_rate by default.", gt=0
+    )
+    gradient_checkpointing: bool = setting(
+        False, "Compute the layers again in the backward pass instead of keeping their activations."
+    )
+    sequence_parallel: int = setting(
+        1,
+        "Processes that share the tokens of each batch; it must divide the number of processes.",
+        ge=1,
+    )
+    hang_minutes: float | None = setting(
+        30.0, "Minutes that processes wait for one that hangs before the run ends and names it; none is off.", gt=0
+    )
     compile: bool = setting(False, "Compile the model with torch.compile.")
     cuda_graph: bool = setting(
         False, "On one GPU, capture each update as a CUDA graph; no effect elsewhere.", former="record"
@@ -274,6 +306,8 @@ class Training(Settings):
             raise BadInput("Nothing says when to stop. Give epochs, steps or minutes.")
         if len(self.betas) != 2:
             raise BadInput(f"betas are {self.betas!r}; they must be two numbers, each at least 0 and less than 1.")
+        if self.freeze not in ("none", "embeddings", "all") and not self.freeze.isdecimal():
+            raise BadInput(f"freeze is {self.freeze!r}; it must be none, embeddings, all, or a number of layers.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise BadInput(f"device is {self.device!r}; it must be cpu, cuda or auto.")
 

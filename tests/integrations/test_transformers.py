@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard import BadInput, Bias, Causal, Documents, Everything, Lengths, Unsupported, Window
+from regard import BadInput, Bias, Causal, Documents, Everything, Lengths, PairBias, Pairs, Unsupported, Window
 from regard.nn.explain import gradient_times_attention, value_norms
 from regard.nn.hooks.edit import edit
 from regard.nn.hooks.watch import watch
@@ -33,7 +33,7 @@ PAIR = {
 }
 
 
-def drawn(model: nn.Module, seed: int = 0) -> nn.Module:
+def draw_parameters(model: nn.Module, seed: int = 0) -> nn.Module:
     """The model in evaluation mode with every parameter drawn anew: attention is then far from uniform."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -43,12 +43,12 @@ def drawn(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def make(kind: str, config: Any, how: str = "regard") -> Any:
-    model = drawn(getattr(transformers, kind)(config))
+    model = draw_parameters(getattr(transformers, kind)(config))
     model.set_attn_implementation(how)
     return model
 
 
-def padded(lengths: list[int], side: str = "right", seed: int = 1) -> dict[str, Tensor]:
+def make_padded(lengths: list[int], side: str = "right", seed: int = 1) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(3, 41, (len(lengths), max(lengths)), generator=generator)
     places, count = torch.arange(max(lengths)), torch.tensor(lengths)[:, None]
@@ -92,7 +92,7 @@ def masks_seen(model: Any, **inputs: Any) -> list[str]:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_bert(how: str, side: str) -> None:
     config = transformers.BertConfig(**TEXT, **SMALL, max_position_embeddings=37)
-    batch = padded([11, 4, 7], side)
+    batch = make_padded([11, 4, 7], side)
     assert_same("BertForMaskedLM", config, batch, batch["attention_mask"], how)
     assert_same("BertForMaskedLM", config, {"input_ids": batch["input_ids"]})
 
@@ -102,7 +102,7 @@ def test_bert(how: str, side: str) -> None:
 def test_gpt2(how: str, side: str) -> None:
     sizes = {"n_layer": 2, "n_head": 3, "n_embd": 33, "n_positions": 37, "scale_attn_by_inverse_layer_idx": True}
     config = transformers.GPT2Config(**TEXT, **sizes)
-    batch = padded([11, 4, 7], side)
+    batch = make_padded([11, 4, 7], side)
     assert_same("GPT2LMHeadModel", config, batch, batch["attention_mask"], how)
     assert_same("GPT2LMHeadModel", config, {"input_ids": batch["input_ids"]})
 
@@ -110,12 +110,12 @@ def test_gpt2(how: str, side: str) -> None:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_llama(side: str) -> None:
     config = transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})
-    batch = padded([11, 4, 7], side)
+    batch = make_padded([11, 4, 7], side)
     assert_same("LlamaForCausalLM", config, batch, batch["attention_mask"])
 
 
 def test_llama_with_holes_in_its_mask() -> None:
-    batch = padded([11, 8])
+    batch = make_padded([11, 8])
     batch["attention_mask"][:, 3:5] = 0
     config = transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})
     assert_same("LlamaForCausalLM", config, batch, batch["attention_mask"])
@@ -124,7 +124,7 @@ def test_llama_with_holes_in_its_mask() -> None:
 def test_llama_on_packed_sequences() -> None:
     config = transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})
     places = torch.cat([torch.arange(4), torch.arange(7)])[None]
-    inputs = {"input_ids": padded([11])["input_ids"], "position_ids": places, "use_cache": False}
+    inputs = {"input_ids": make_padded([11])["input_ids"], "position_ids": places, "use_cache": False}
     assert_same("LlamaForCausalLM", config, inputs)
     assert masks_seen(make("LlamaModel", config), **inputs)[0] == str(
         Causal() & Documents(torch.tensor([[0] * 4 + [1] * 7]))
@@ -134,7 +134,7 @@ def test_llama_on_packed_sequences() -> None:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_mistral(side: str) -> None:
     config = transformers.MistralConfig(**TEXT, **{**SMALL, **GROUPED}, sliding_window=3)
-    batch = padded([11, 4, 7], side)
+    batch = make_padded([11, 4, 7], side)
     assert_same("MistralForCausalLM", config, batch, batch["attention_mask"])
 
 
@@ -148,7 +148,7 @@ def test_clip() -> None:
     config = transformers.CLIPConfig(
         text_config=text, vision_config={**SMALL, "image_size": 12, "patch_size": 3}, projection_dim=7
     )
-    batch = padded([11, 4, 7])
+    batch = make_padded([11, 4, 7])
     batch["input_ids"][torch.arange(3), torch.tensor([10, 3, 6])] = 40
     inputs = {**batch, "pixel_values": torch.randn(2, 3, 12, 12)}
     assert_same("CLIPModel", config, inputs)
@@ -156,15 +156,15 @@ def test_clip() -> None:
 
 def test_marian() -> None:
     config = transformers.MarianConfig(**TEXT, **PAIR, max_position_embeddings=37)
-    batch = padded([11, 4, 7])
-    assert_same("MarianMTModel", config, {**batch, "decoder_input_ids": padded([5, 5, 5], seed=4)["input_ids"]})
+    batch = make_padded([11, 4, 7])
+    assert_same("MarianMTModel", config, {**batch, "decoder_input_ids": make_padded([5, 5, 5], seed=4)["input_ids"]})
 
 
 def test_whisper() -> None:
     config = transformers.WhisperConfig(
         **TEXT, **PAIR, num_mel_bins=8, max_source_positions=13, max_target_positions=17, suppress_tokens=None
     )
-    inputs = {"input_features": torch.randn(2, 8, 26), "decoder_input_ids": padded([5, 5])["input_ids"]}
+    inputs = {"input_features": torch.randn(2, 8, 26), "decoder_input_ids": make_padded([5, 5])["input_ids"]}
     assert_same("WhisperForConditionalGeneration", config, inputs)
 
 
@@ -172,8 +172,8 @@ def test_t5_hands_its_bias_over_by_distance() -> None:
     config = transformers.T5Config(
         **TEXT, d_model=30, d_kv=7, num_heads=3, d_ff=37, num_layers=2, decoder_start_token_id=0, dropout_rate=0.0
     )
-    batch = padded([11, 4, 7])
-    inputs = {**batch, "decoder_input_ids": padded([5, 5, 5], seed=4)["input_ids"]}
+    batch = make_padded([11, 4, 7])
+    inputs = {**batch, "decoder_input_ids": make_padded([5, 5, 5], seed=4)["input_ids"]}
     assert_same("T5ForConditionalGeneration", config, inputs)
     model = make("T5ForConditionalGeneration", config)
     with watch(model) as seen:
@@ -189,7 +189,7 @@ def test_generation_from_prompts_of_different_length(kind: str, cache: str | Non
         "LlamaForCausalLM": lambda: transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED}),
         "MistralForCausalLM": lambda: transformers.MistralConfig(**TEXT, **{**SMALL, **GROUPED}, sliding_window=5),
     }[kind]()
-    batch, steps = padded([7, 3], "left"), {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False}
+    batch, steps = make_padded([7, 3], "left"), {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False}
     steps |= {"cache_implementation": cache, "output_logits": True, "return_dict_in_generate": True}
     actual, wanted = (make(kind, config, how).generate(**batch, **steps) for how in ("regard", "sdpa"))
     assert torch.equal(actual.sequences, wanted.sequences)
@@ -201,7 +201,7 @@ def test_generation_of_a_pair(beams: int) -> None:
     config = transformers.MarianConfig(**TEXT, **PAIR, max_position_embeddings=37, forced_eos_token_id=None)
     steps = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": beams, "do_sample": False}
     actual, wanted = (
-        make("MarianMTModel", config, how).generate(**padded([7, 3]), **steps) for how in ("regard", "sdpa")
+        make("MarianMTModel", config, how).generate(**make_padded([7, 3]), **steps) for how in ("regard", "sdpa")
     )
     assert torch.equal(actual, wanted)
 
@@ -212,7 +212,7 @@ def test_memory_is_linear_in_the_tokens(side: str) -> None:
     config = transformers.MistralConfig(
         **TEXT, **{**SMALL, **GROUPED, "max_position_embeddings": tokens}, sliding_window=16
     )
-    model, batch = make("MistralModel", config), padded([tokens, tokens // 2], side)
+    model, batch = make("MistralModel", config), make_padded([tokens, tokens // 2], side)
     with torch.no_grad(), watch(model), edit(model, {(1, 0): "uniform"}):
         assert largest_allocation(lambda: model(**batch)) < tokens * tokens // 4
 
@@ -220,7 +220,7 @@ def test_memory_is_linear_in_the_tokens(side: str) -> None:
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_a_cached_pass_of_several_tokens(cache: str | None) -> None:
     config = transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})
-    tokens, model = padded([11, 11])["input_ids"], make("LlamaForCausalLM", config)
+    tokens, model = make_padded([11, 11])["input_ids"], make("LlamaForCausalLM", config)
     whole = model(tokens, use_cache=False).logits
     past = transformers.StaticCache(config=config, max_cache_len=17) if cache else transformers.DynamicCache()
     parts = [model(tokens[:, a:b], past_key_values=past).logits for a, b in ((0, 4), (4, 9), (9, 11))]
@@ -229,7 +229,7 @@ def test_a_cached_pass_of_several_tokens(cache: str | None) -> None:
 
 def test_masks_are_handed_over_as_parts() -> None:
     both_sides = {**SMALL, **GROUPED}
-    right, left = padded([5, 3]), padded([5, 3], "left")
+    right, left = make_padded([5, 3]), make_padded([5, 3], "left")
     llama = make("LlamaModel", transformers.LlamaConfig(**TEXT, **both_sides))
     mistral = make("MistralModel", transformers.MistralConfig(**TEXT, **both_sides, sliding_window=3))
     bert = make("BertModel", transformers.BertConfig(**TEXT, **SMALL))
@@ -280,19 +280,20 @@ def test_a_mask_that_is_computed_with_is_written_out() -> None:
 
 def test_masks_of_the_user() -> None:
     config = transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})
-    tokens, allowed = padded([5])["input_ids"], torch.ones(5, 5).tril().bool()[None, None]
+    tokens, allowed = make_padded([5])["input_ids"], torch.ones(5, 5).tril().bool()[None, None]
     allowed[..., 3, 1] = False
     added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
     wanted = make("LlamaModel", config, "eager")(tokens, attention_mask=added).last_hidden_state
     for mask in (allowed, added):
         assert_close(make("LlamaModel", config)(tokens, attention_mask=mask).last_hidden_state, wanted, "hidden")
-    with pytest.raises(BadInput, match="a bias, not a mask"):
-        make("LlamaModel", config)(tokens, attention_mask=added / 1e38)
+    bias = added / 1e38  # other numbers than 0 and the lowest are a bias
+    hidden, wanted = (make("LlamaModel", config, how)(tokens, attention_mask=bias)[0] for how in ("regard", "eager"))
+    assert_close(hidden, wanted, "hidden with a bias")
 
 
 def test_dropout_is_drawn_in_training() -> None:
     model = make("BertModel", transformers.BertConfig(**TEXT, **SMALL, hidden_dropout_prob=0.0)).train()
-    tokens = padded([5])["input_ids"]
+    tokens = make_padded([5])["input_ids"]
     torch.manual_seed(1)
     first, second = model(tokens)[0], model(tokens)[0]
     torch.manual_seed(1)
@@ -301,51 +302,53 @@ def test_dropout_is_drawn_in_training() -> None:
 
 
 def test_attentions_come_out_when_asked_for() -> None:
-    config, batch = transformers.BertConfig(**TEXT, **SMALL), padded([5, 3])
+    config, batch = transformers.BertConfig(**TEXT, **SMALL), make_padded([5, 3])
     actual, wanted = (make("BertModel", config, how)(**batch, output_attentions=True) for how in ("regard", "eager"))
     for ours_, theirs in zip(actual.attentions, wanted.attentions, strict=True):
         assert_close(ours_, theirs, "weights")
 
 
-@pytest.mark.parametrize(
-    ("kind", "config", "word"),
-    [
-        ("Gemma2Model", lambda: transformers.Gemma2Config(**TEXT, **{**SMALL, **GROUPED}), "attn_logit_softcapping"),
-        (
-            "GptOssModel",
-            lambda: transformers.GptOssConfig(
-                **TEXT, **{**SMALL, **GROUPED}, num_local_experts=2, num_experts_per_tok=1
-            ),
-            "sinks",
-        ),
-    ],
-)
-def test_what_has_no_part_is_refused_by_name(kind: str, config: Any, word: str) -> None:
-    with pytest.raises(Unsupported, match=word):
-        make(kind, config())(padded([5])["input_ids"])
+def test_a_paged_cache_is_refused_by_name() -> None:
+    with pytest.raises(Unsupported, match=r"Linear runs on a paged cache"):
+        ours.check_options(nn.Linear(1, 1), {"cache": object()})
 
 
 def test_a_model_that_computes_its_own_attention_is_refused() -> None:
     config = transformers.BloomConfig(vocab_size=41, hidden_size=24, n_layer=1, n_head=4, attn_implementation="regard")
     with pytest.raises(Unsupported, match="BloomConfig compute their attention themselves"):
-        transformers.BloomModel(config)(padded([5])["input_ids"])
+        transformers.BloomModel(config)(make_padded([5])["input_ids"])
 
 
-def test_a_model_that_adds_numbers_in_its_mask_is_refused_by_name() -> None:
+def test_a_model_that_adds_numbers_in_its_mask() -> None:
     config = transformers.SwinConfig(embed_dim=8, depths=[2], num_heads=[2], window_size=2, image_size=16, patch_size=2)
-    with pytest.raises(BadInput, match=r"SwinAttention: .* a bias, not a mask"):
-        make("SwinModel", config)(torch.randn(1, 3, 16, 16))
+    images = torch.randn(1, 3, 16, 16)
+    actual, wanted = (make("SwinModel", config, how)(images).last_hidden_state for how in ("regard", "eager"))
+    assert_close(actual, wanted, "output")
 
 
-def test_a_bias_of_more_than_distance_is_refused() -> None:
-    with pytest.raises(Unsupported, match="more than the distance"):
-        ours.read_bias(torch.arange(9.0).view(1, 1, 3, 3).square(), nn.Linear(1, 1), 1)
-    part = ours.read_bias((torch.arange(5)[None, :] - torch.arange(2)[:, None]).float()[None, None], nn.Module(), 3)
+def test_a_bias_by_distance_and_one_by_pairs() -> None:
+    by_pairs = torch.arange(9.0).view(1, 1, 3, 3).square()
+    assert ours.read_bias(by_pairs, 1) == PairBias(by_pairs)
+    part = ours.read_bias((torch.arange(5)[None, :] - torch.arange(2)[:, None]).float()[None, None], 3)
     assert part == Bias(torch.tensor([4.0, 3, 2, 1, 0, -1]).expand(3, -1), zero=1)
+    lowest = torch.finfo(torch.float32).min
+    mask, bias = ours.split_added(torch.tensor([[[[0.0, lowest], [2.0, 0.0]]]]))
+    assert mask == Pairs(torch.tensor([[[[True, False], [True, True]]]]))
+    assert bias == PairBias(torch.tensor([[[[0.0, 0.0], [2.0, 0.0]]]]))
+
+
+def test_a_mask_that_a_model_adds_itself_forbids() -> None:
+    """The encoder of BigBird-Pegasus adds the mask to its scores."""
+    lazy = ours.LazyMask(Lengths(torch.tensor([2])), 3, (1, 1, 2, 3), "cpu")
+    weights = (torch.zeros(1, 1, 2, 3) + lazy).softmax(-1)
+    assert torch.equal(weights, torch.tensor([0.5, 0.5, 0.0]).expand(1, 1, 2, 3))
 
 
 def test_watch_names_modules_as_the_model_does_and_changes_no_bit() -> None:
-    model, batch = make("LlamaForCausalLM", transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})), padded([7, 4])
+    model, batch = (
+        make("LlamaForCausalLM", transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})),
+        make_padded([7, 4]),
+    )
     before = model(**batch).logits
     with watch(model, weights=True) as seen:
         assert torch.equal(model(**batch).logits, before)
@@ -359,13 +362,13 @@ def test_watch_names_modules_as_the_model_does_and_changes_no_bit() -> None:
 def test_watch_sees_the_steps_of_a_generation() -> None:
     model = make("LlamaForCausalLM", transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED}))
     with watch(model) as seen:
-        model.generate(**padded([4, 3], "left"), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+        model.generate(**make_padded([4, 3], "left"), max_new_tokens=3, min_new_tokens=3, do_sample=False)
     views = seen.calls("model.layers.1.self_attn")
     assert [(view.queries, view.keys) for view in views] == [(4, 4), (1, 5), (1, 6)]
 
 
 def test_edit_silences_a_head_of_their_model() -> None:
-    model, batch = make("BertModel", transformers.BertConfig(**TEXT, **SMALL)), padded([7, 4])
+    model, batch = make("BertModel", transformers.BertConfig(**TEXT, **SMALL)), make_padded([7, 4])
     with edit(model, {"encoder.layer.1.attention.self": {2: "silent"}}):
         actual = model(**batch).last_hidden_state
     with torch.no_grad():
@@ -375,7 +378,7 @@ def test_edit_silences_a_head_of_their_model() -> None:
 
 def test_explanations_of_their_model() -> None:
     """The norms and gradients that the definition gives, from eager's own weights."""
-    model, batch = make("BertModel", transformers.BertConfig(**TEXT, **SMALL)), padded([7, 4])
+    model, batch = make("BertModel", transformers.BertConfig(**TEXT, **SMALL)), make_padded([7, 4])
     with watch(model, weights=True) as seen:
         model(**batch).last_hidden_state.square().sum().backward()
     name, layer = "encoder.layer.1.attention.self", model.encoder.layer[1].attention
@@ -399,7 +402,10 @@ def test_a_model_with_another_attention_is_refused() -> None:
 
 
 def test_a_compiled_model_is_one_graph() -> None:
-    model, batch = make("LlamaForCausalLM", transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})), padded([7, 4])
+    model, batch = (
+        make("LlamaForCausalLM", transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})),
+        make_padded([7, 4]),
+    )
     real = batch["attention_mask"].bool()
     with torch.no_grad():
         whole = model(**batch, use_cache=False).logits

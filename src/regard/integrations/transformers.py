@@ -6,6 +6,9 @@
 Every attention of such a model is a `regard.attend`, so `regard.watch` and `regard.edit` work on it under the names
 of its own modules. Masks are passed as parts (`Causal`, `Window`, `Lengths`, `Documents`): no tensor of queries ×
 keys is made unless the model itself makes it.
+
+Inside `with layout:` (`regard.shard`) a model runs on this rank's tokens of a sequence, if it hands positions to its
+attention: call it with `input_ids=layout.split(ids, 1)` and `position_ids=layout.places()[None]`.
 """
 
 from __future__ import annotations
@@ -24,8 +27,11 @@ from ..attention.convert import causal_from_start, from_hugging_face
 from ..attention.look import look
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Documents, Everything, Lengths, Pairs, Window
+from ..attention.parts.pair_bias import PairBias
 from ..attention.parts.positions import Bias
 from ..attention.parts.scores import Dot
+from ..attention.parts.sink import Sink
+from ..attention.sharding import SequenceLayout, current_layout
 from ..errors import BadInput, Missing, Unsupported
 from ..nn.hooks.attentions import EXTERNAL_MODULES, external_attend
 
@@ -38,17 +44,15 @@ except ImportError as error:
 
 NAME = "regard"
 TABLE = "ALL_ATTENTION_FUNCTIONS"  # in which transformers' modules look up their attention
-REFUSED = {
-    "softcap": "caps its scores (config.attn_logit_softcapping)",
-    "s_aux": "has attention sinks (the parameter `sinks`)",
-    "cache": "runs on a paged cache (continuous batching)",
-}
+REFUSED = {"cache": "runs on a paged cache (continuous batching)"}
 
 
 class LazyMask(Tensor):
     """A mask part with the type of transformers' boolean `[batch, 1, queries, keys]`, without its memory.
 
-    `keys` is the number of keys that can be visible: a static cache is empty beyond. Computing with it materializes it.
+    `keys` is the number of keys that can be visible: a static cache is empty beyond. Computing with it materializes it;
+    added to scores, as the encoder of BigBird-Pegasus does it, it is 0 where a pair is allowed and the lowest number
+    elsewhere.
     """
 
     part: Mask
@@ -62,6 +66,10 @@ class LazyMask(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        scores = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
+        if scores and function.overloadpacket is torch.ops.aten.add:
+            dtype = scores[0].dtype
+            args = tuple(x.additive(dtype) if isinstance(x, LazyMask) else x for x in args)
         return function(*materialize(args), **materialize(kwargs or {}))
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -72,6 +80,11 @@ class LazyMask(Tensor):
         allowed = self.part.dense(self.shape[2], self.keys).to(self.device)
         allowed = allowed.expand(self.shape[0], 1, -1, -1)
         return torch.nn.functional.pad(allowed, (0, self.shape[3] - self.keys))
+
+    def additive(self, dtype: torch.dtype) -> Tensor:
+        """What is added to scores of that type, `[batch, 1, queries, keys]`."""
+        dense = self.dense()
+        return torch.zeros(dense.shape, dtype=dtype, device=dense.device).masked_fill(~dense, torch.finfo(dtype).min)
 
 
 def materialize(value: Any) -> Any:
@@ -93,36 +106,53 @@ def attention(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
-    **others: Any,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: object,
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention function: the output `[batch, queries, heads, value dim]`, and the weights.
 
     query, key, value are `[batch, heads or kv_heads, tokens, head_dim]`. Weights (without gradient) are returned
-    when the model is called with `output_attentions=True`; None otherwise. Raises `Unsupported` for options that Regard
-    has no part for.
+    when the model is called with `output_attentions=True`; None otherwise. `softcap` is a cap on scores (Gemma 2),
+    `s_aux [heads]` the logits of sinks (gpt-oss). Raises `Unsupported` for options that Regard has no part for.
     """
     check_options(module, others)
+    layout = current_layout()
+    if layout is not None:
+        check_sharded(module, layout, others, position_bias)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     try:
-        mask, keys = read_mask(attention_mask, query, key, causal)
+        mask, bias, keys = read_mask(attention_mask, query, key, causal)
     except BadInput as error:
         raise BadInput(
             f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
         ) from None
     key, value = key[:, :, :keys], value[:, :, :keys]
-    parts: dict[str, Any] = {
-        "score": Dot() if scaling is None else Dot(scale=float(scaling)),
-        "position": None if position_bias is None else read_bias(position_bias[..., :keys], module, query.shape[1]),
-        "mask": mask,
-    }
+    score = Dot(None if scaling is None else float(scaling), cap=softcap)
+    position = None if position_bias is None else read_bias(position_bias[..., :keys], query.shape[1])
+    if isinstance(position, PairBias):
+        position, bias = None, position if bias is None else PairBias(position.bias + bias.bias)
+    sink = None if s_aux is None else Sink(s_aux.flatten())
+    parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "sink": sink, "bias": bias}
+    parts = {name: part for name, part in (parts | {"layout": layout}).items() if part is not None}
     # a compiled graph runs no hooks
     run = attend if torch.compiler.is_compiling() else external_attend(module)
     output = run(query, key, value, **parts, dropout=dropout)
-    weights = look(query, key, value, **parts, weights=True).weights if others.get("output_attentions") else None
+    weights = None
+    if others.get("output_attentions") or records_attentions():
+        weights = look(query, key, value, **parts, weights=True).weights
     return output.transpose(1, 2).contiguous(), weights
 
 
-def check_options(module: nn.Module, others: dict[str, Any]) -> None:
+def records_attentions() -> bool:
+    """Whether a model records the weights of its attentions, without passing `output_attentions` on to them."""
+    collector = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
+    if collector is None or torch.compiler.is_compiling():
+        return False
+    return any(name.endswith("attentions") for name in collector.get() or ())
+
+
+def check_options(module: nn.Module, others: Mapping[str, object]) -> None:
     for option, fault in REFUSED.items():
         if others.get(option) is not None:
             raise Unsupported(
@@ -131,31 +161,58 @@ def check_options(module: nn.Module, others: dict[str, Any]) -> None:
             )
 
 
-def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple[Mask | None, int]:
-    """The mask as a part, and the number of its keys."""
+def check_sharded(
+    module: nn.Module, layout: SequenceLayout, others: Mapping[str, object], position_bias: Tensor | None
+) -> None:
+    """Raise unless a module's tokens are those of this rank, by the positions that the model was called with."""
+    name, positions = type(module).__name__, others.get("position_ids")
+    if position_bias is not None or not isinstance(positions, Tensor):
+        raise Unsupported(
+            f"{name} does not hand positions to its attention, so it does not run sharded; models with rotary "
+            "positions such as Llama do."
+        )
+    own = layout.places().to(positions.device)
+    if positions.shape[-1] != len(own) or not torch.equal(positions, own.expand_as(positions)):
+        raise BadInput(
+            f"{name}: position_ids are not those of rank {layout.rank}. Inside `with layout:` call the model with "
+            "input_ids=layout.split(ids, 1) and position_ids=layout.places()[None]."
+        )
+
+
+def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple[Mask | None, PairBias | None, int]:
+    """The mask as a part, numbers for pairs that a model adds with it, and the number of its keys."""
     queries, keys = q.shape[2], k.shape[2]
     if isinstance(given, LazyMask) and given.shape[2:] == (queries, keys):
-        return given.part, given.keys
+        return given.part, None, given.keys
     if given is not None:
         pairs: Tensor = materialize(given)[..., :keys]
-        return (Pairs(pairs) if pairs.dtype == torch.bool and pairs.dim() == 4 else from_hugging_face(pairs)), keys
+        if pairs.dtype == torch.bool and pairs.dim() == 4:
+            return Pairs(pairs), None, keys
+        if pairs.is_floating_point() and pairs.dim() == 4:
+            return *split_added(pairs), keys
+        return from_hugging_face(pairs), None, keys
     if not causal or queries == 1:
-        return None, keys
+        return None, None, keys
     if queries <= keys:  # torch's causal mask starts at the first key: no query sees later ones
-        return Causal(), queries
-    return causal_from_start(queries, keys).to(q.device), keys
+        return Causal(), None, queries
+    return causal_from_start(queries, keys).to(q.device), None, keys
 
 
-def read_bias(bias: Tensor, module: nn.Module, heads: int) -> Bias | None:
-    """The bias `[batch or 1, heads or 1, queries, keys]` as a part; it must depend on the distance alone."""
+def split_added(added: Tensor) -> tuple[Mask | None, PairBias | None]:
+    """The mask in a tensor that is added to the scores (numbers near the lowest one), and the bias in the rest."""
+    allowed = added > torch.finfo(added.dtype).min / 2
+    if not added.requires_grad and not (added[allowed] != 0).any():
+        return Pairs(allowed), None
+    return Pairs(allowed), PairBias(added.masked_fill(~allowed, 0.0))
+
+
+def read_bias(bias: Tensor, heads: int) -> Bias | PairBias | None:
+    """The bias `[batch or 1, heads or 1, queries, keys]` as a part: by distance where it depends on that alone."""
     if not bias.requires_grad and not bias.any():
         return None
     table = bias[0]
     if (bias != table).any() or (table[:, 1:, 1:] != table[:, :-1, :-1]).any():
-        raise Unsupported(
-            f"{type(module).__name__} adds a bias that depends on more than the distance of query and key, for which "
-            "Regard has no part. Load the model with attn_implementation='eager'."
-        )
+        return PairBias(bias)
     rising = torch.cat([table[:, 0].flip(-1), table[:, 1:, 0]], dim=-1)  # from the last key of the first query on
     return Bias(rising.expand(heads, -1), zero=table.shape[1] - 1)
 
@@ -170,7 +227,7 @@ def mask(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
-    **others: Any,
+    **others: object,
 ) -> Tensor | None:
     """transformers' mask function: a `LazyMask`, or a boolean tensor where no part is equal.
 
@@ -190,6 +247,10 @@ def mask(
         use_vmap=use_vmap,
         device=device,
     )
+    layout = current_layout()
+    if layout is not None:
+        part = sharded_mask(layout, mask_function, attention_mask, batch_size, int(q_offset), device)
+        return LazyMask(part, q_length, (batch_size, 1, q_length, q_length), device)
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
         return make_tensor()
@@ -207,7 +268,40 @@ def mask(
     )
 
 
-def check_dispatches(config: Any) -> None:
+def sharded_mask(
+    layout: SequenceLayout,
+    function: Callable,
+    attention_mask: Tensor | None,
+    batch: int,
+    offset: int,
+    device: torch.device | str,
+) -> Mask:
+    """The mask of the whole sequence of which the model has this rank's tokens."""
+    tokens, places = layout.tokens[0], layout.places().to(device)
+    if offset:
+        raise Unsupported("A cache of earlier tokens does not run sharded. Call the model with use_cache=False.")
+    if attention_mask is not None and attention_mask.shape[1] != tokens:
+        raise BadInput(
+            f"attention_mask has {attention_mask.shape[1]} tokens; inside `with layout:` it is that of the whole "
+            f"sequence, {tokens}."
+        )
+    # positions that jump from run to run look to transformers as if texts were packed
+    jumps = (places.diff(prepend=places[:1] - 1) != 1).cumsum(0)
+    inner = inspect.getclosurevars(function).nonlocals.get("mask_functions", (function,))
+    known: list[Mask] = []
+    for one in inner:
+        packed = inspect.getclosurevars(one).nonlocals.get("packed_sequence_mask")
+        if packed is not None and torch.equal(packed, jumps.expand_as(packed)):
+            continue
+        part = None if packed is not None else convert_mask(one, KeyRange(0, tokens, device))
+        if part is None:
+            raise Unsupported(f"The mask {one.__qualname__} does not run sharded. Call the model in one process.")
+        known.append(part)
+    real = read_padding(attention_mask, batch, tokens, 0, tokens)
+    return intersect_masks([*known, *([] if real is None else [real])])
+
+
+def check_dispatches(config: object) -> None:
     """Raise when a model computes its attention itself and ignores attn_implementation."""
     modeling = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
     if modeling is not None and modeling.__name__ != type(config).__module__ and not hasattr(modeling, TABLE):
@@ -234,10 +328,15 @@ class KeyRange(NamedTuple):
         return (positions - padding[:, None]) // size
 
 
+def past_window(size: int, keys: int) -> Mask:
+    """The last `size` tokens, the query's own included, and later ones; a window of 0 (Qwen2-MoE) allows none."""
+    return Window(size - 1, keys) if size > 0 else ~Everything()
+
+
 PARTS: dict[str, Callable[[Mapping[str, Any], KeyRange], Mask]] = {
     "causal_mask_function": lambda has, at: Causal(),
     "bidirectional_mask_function": lambda has, at: Everything(),
-    "sliding_window_overlay.<locals>.inner_mask": lambda has, at: Window(has["sliding_window"] - 1, at.keys),
+    "sliding_window_overlay.<locals>.inner_mask": lambda has, at: past_window(has["sliding_window"], at.keys),
     "sliding_window_bidirectional_overlay.<locals>.inner_mask": lambda has, at: Window(*[has["sliding_window"]] * 2),
     "chunked_overlay.<locals>.inner_mask": lambda has, at: Documents(at.chunks(has["chunk_size"], has["left_padding"])),
     "blockwise_overlay.<locals>.inner_mask": lambda has, at: Documents(at.cut(has["block_sequence_ids"])),
