@@ -5,6 +5,7 @@ Run under torchrun, or by `run_ranks` in processes of its own; every rank writes
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import subprocess
@@ -217,8 +218,11 @@ def refusals() -> dict[str, str]:
 def main(rank: int, ranks: int, folder: str, first: int, last: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/store", timedelta(seconds=120), ranks, rank)
+    gc.disable()  # what a cycle keeps of the group then shows
+    references = sys.getrefcount(dist.group.WORLD)
     calls = [compare(case, ranks) for case in range(first, last)]
     results = {"calls": calls, "bytes": count_bytes(), "graphs": compare_graphs(), "refusals": refusals()}
+    results["group references"] = sys.getrefcount(dist.group.WORLD) - references
     Path(folder, f"rank{rank}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()

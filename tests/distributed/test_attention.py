@@ -44,3 +44,8 @@ def test_ranks_that_differ_all_refuse(results):
         assert "different calls" in rank["refusals"]["masks"]
         assert ("holds 10 tokens" if number == 1 else "Rank 1 refused") in rank["refusals"]["shapes"]
         assert "only Exact() runs sharded" in rank["refusals"]["method"]
+
+
+def test_nothing_keeps_the_group_alive(results):
+    """Threads of a group that outlive `destroy_process_group` abort the process when the interpreter ends."""
+    assert [rank["group references"] for rank in results] == [0] * RANKS

@@ -35,7 +35,10 @@ def agree(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts, check: 
     every = [torch.empty_like(mine) for _ in range(layout.ranks)]
     dist.all_gather(every, mine, group=layout.group)
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: the cycle would keep the group alive after it is destroyed
     digests = [int(x) for x in every]
     failed = [rank for rank, x in enumerate(digests) if x == -1]
     if failed:

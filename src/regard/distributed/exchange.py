@@ -103,7 +103,10 @@ def compare(group: ProcessGroup | None, check: Callable[[], object], call: str, 
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, mine, group=group)
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: the cycle would keep the group alive after it is destroyed
     codes = [int(x) for x in every]
     if -1 in codes:
         raise BadInput(f"Rank {codes.index(-1)} refused the {what}; its own message says why.")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,9 +50,9 @@ class GraphLayout:
     edge_features: Tensor | None = None
     compared: set[str] = field(default_factory=set)
 
-    @cached_property
+    @property
     def edges(self) -> ShardedEdges:
-        return ShardedEdges(self.mask, self)
+        return ShardedEdges(self.mask, self)  # not stored: a cycle would keep the group alive after it is destroyed
 
     @property
     def edge_index(self) -> Tensor:
