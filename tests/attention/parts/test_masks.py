@@ -54,6 +54,9 @@ def assert_tiles(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: 
     assert bool((got[got == NONE] == want[got == NONE]).all()), f"{label}: a NONE has a pair"
     assert bool((got[got == ALL] == want[got == ALL]).all()), f"{label}: an ALL lacks a pair"
     assert not exact or bool((got == want).all()), f"{label}: a MIXED is not mixed"
+    down, across = (torch.arange(n).flip(0)[::2] for n in three.shape[2:])
+    some = mask.tiles(Tiling(grid, rows, columns, down, across))
+    assert torch.equal(some, three[:, :, down][..., across]), f"{label}: some of the tiles differ from all of them"
 
 
 @pytest.mark.parametrize("kind", KINDS)

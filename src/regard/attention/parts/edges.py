@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -95,9 +95,10 @@ class Edges(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         order = self.sort(tiling.grid.queries, tiling.grid.keys)
-        down, across = tiling.shape
+        down, across = replace(tiling, row_tiles=None, column_tiles=None).shape
         tile = order.rows // tiling.rows * across + order.columns // tiling.columns
         count = torch.bincount(tile, minlength=down * across).reshape(down, across)
+        count = tiling.select_columns(tiling.select_rows(count.mT).mT)
         row_sizes, column_sizes = tile_sizes(tiling)
         return states_from(count == row_sizes * column_sizes, count == 0)
 

@@ -68,19 +68,42 @@ class PairGrid:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A grid cut into tiles of `rows` × `columns` pairs; the first and last index of each, inclusive."""
+    """A grid cut into tiles of `rows` × `columns` pairs; the first and last index of each, inclusive.
+
+    `row_tiles` and `column_tiles` are the numbers of the tile rows and columns that are meant, all of them by default.
+    """
 
     grid: PairGrid
     rows: int
     columns: int
+    row_tiles: Tensor | None = field(default=None, compare=False, repr=False)
+    column_tiles: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return -(-self.grid.queries // self.rows), -(-self.grid.keys // self.columns)
+        down, across = -(-self.grid.queries // self.rows), -(-self.grid.keys // self.columns)
+        return (
+            down if self.row_tiles is None else len(self.row_tiles),
+            across if self.column_tiles is None else len(self.column_tiles),
+        )
+
+    def select_rows(self, x: Tensor) -> Tensor:
+        """Of something for each tile row of the grid, `[..., tile rows]`, that of the rows that are meant."""
+        return x if self.row_tiles is None else x[..., self.row_tiles]
+
+    def select_columns(self, x: Tensor) -> Tensor:
+        """Of something for each tile column of the grid, `[..., tile columns]`, that of the columns that are meant."""
+        return x if self.column_tiles is None else x[..., self.column_tiles]
+
+    def numbers(self, tiles: Tensor) -> Tensor:
+        """The numbers of tiles in the grid, from those among the tiles that are meant, `[tiles, 2]` each."""
+        row, column = tiles.unbind(1)
+        row = row if self.row_tiles is None else self.row_tiles[row]
+        return torch.stack([row, column if self.column_tiles is None else self.column_tiles[column]], 1)
 
     def row_numbers(self) -> tuple[Tensor, Tensor]:
         """First and last row number of each tile row, `[tile rows, 1]`."""
-        first = torch.arange(0, self.grid.queries, self.rows, device=self.grid.device)[:, None]
+        first = self.select_rows(torch.arange(0, self.grid.queries, self.rows, device=self.grid.device))[:, None]
         return first, (first + self.rows - 1).clamp(max=self.grid.queries - 1)
 
     def queries(self) -> tuple[Tensor, Tensor]:
@@ -90,7 +113,7 @@ class Tiling:
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """First and last key j of each tile column, `[1, tile columns]`."""
-        first = torch.arange(0, self.grid.keys, self.columns, device=self.grid.device)[None, :]
+        first = self.select_columns(torch.arange(0, self.grid.keys, self.columns, device=self.grid.device))[None, :]
         return first, (first + self.columns - 1).clamp(max=self.grid.keys - 1)
 
     def place_ranges(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -98,7 +121,8 @@ class Tiling:
         if self.grid.places is None:
             return self.queries(), self.keys()
         queries, keys = self.grid.places
-        i, j = run_ranges(queries, self.rows), run_ranges(keys, self.columns)  # [batch or 1, tiles] each
+        i = [self.select_rows(x) for x in run_ranges(queries, self.rows)]  # [batch or 1, tiles] each
+        j = [self.select_columns(x) for x in run_ranges(keys, self.columns)]
         if queries.shape[0] == keys.shape[0] == 1:
             return (i[0][0, :, None], i[1][0, :, None]), (j[0][:1], j[1][:1])
         return (i[0][:, None, :, None], i[1][:, None, :, None]), (j[0][:, None, None], j[1][:, None, None])

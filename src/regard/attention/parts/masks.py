@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...errors import BadInput
+from ..execution import mask_cache
 from .mask import ALL, MIXED, NONE, KeyBounds, Mask, PairGrid, Tiling
 from .part import check_count, check_tensor
 
@@ -184,8 +185,8 @@ class Global(Mask):
         i, j = i[:, 0], j[0]
         if tiling.grid.places is not None and not self.by_rows:
             i, j = (x[:, None] for x in tiling.grid.places)  # [batch or 1, 1, tokens]
-        rows = tile_counts(self.contains(i), tiling.rows)[..., :, None]
-        columns = tile_counts(self.contains(j), tiling.columns)[..., None, :]
+        rows = tiling.select_rows(tile_counts(self.contains(i), tiling.rows))[..., :, None]
+        columns = tiling.select_columns(tile_counts(self.contains(j), tiling.columns))[..., None, :]
         row_sizes, column_sizes = tile_sizes(tiling)
         return states_from((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
 
@@ -272,35 +273,46 @@ class RandomBlocks(Mask):
 
     def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         i, j = grid.at_places(i, j)
-        return self.layout(grid)[i // self.block - self.first_block(grid), j // self.block]
+        drawn = self.drawn_blocks(grid)[i // self.block - self.first_block(grid)]  # [..., count]
+        return (drawn == (j // self.block)[..., None]).any(-1)
 
     def first_block(self, grid: PairGrid) -> int:
         """The first block of queries."""
         first = grid.offset if grid.places is None else min(int(grid.places[0].min()), 0)
         return first // self.block
 
-    def layout(self, grid: PairGrid) -> Tensor:
-        """The blocks of keys that each block of queries attends to, boolean `[query blocks, key blocks]`."""
+    def drawn_blocks(self, grid: PairGrid) -> Tensor:
+        """The blocks of keys that each block of queries attends to, `[query blocks, count]`, drawn once for a grid."""
         end = grid.keys if grid.places is None else max(int(x.max()) for x in grid.places) + 1
-        rows = torch.arange(self.first_block(grid), -(-end // self.block), device=grid.device)
-        columns = torch.arange(-(-end // self.block), device=grid.device)
-        layout = torch.zeros(len(rows), len(columns), dtype=torch.bool, device=grid.device)
+        rows, columns, device = self.first_block(grid), -(-end // self.block), grid.device
+        if torch.compiler.is_compiling():
+            return self.draw_blocks(rows, columns, device)
+        return mask_cache(self).get(
+            ("drawn", rows, columns, str(device)), lambda: self.draw_blocks(rows, columns, device)
+        )
+
+    def draw_blocks(self, first: int, blocks: int, device: torch.device | str) -> Tensor:
+        rows, columns = torch.arange(first, blocks, device=device), torch.arange(blocks, device=device)
         seeds = hash_index(hash_index(torch.full_like(rows, self.seed)) ^ rows)
         step = max(1, (1 << 24) // max(1, len(columns)))  # rows at once: a number for each pair of blocks takes memory
-        for first in range(0, len(rows), step):
-            drawn = hash_index(seeds[first : first + step, None] ^ columns)
-            chosen = (drawn * len(columns) + columns).topk(min(self.count, len(columns)), dim=1).indices
-            layout[first : first + step].scatter_(1, chosen, True)
-        return layout
+        drawn = columns.new_empty(len(rows), min(self.count, len(columns)))
+        for at in range(0, len(rows), step):
+            numbers = hash_index(seeds[at : at + step, None] ^ columns) * len(columns) + columns
+            drawn[at : at + step] = numbers.topk(drawn.shape[1], dim=1).indices
+        return drawn
 
     def tiles(self, tiling: Tiling) -> Tensor:
         if tiling.grid.places is not None:  # rows of a tile need not be neighbours
             return super().tiles(tiling)
-        start = tiling.grid.offset // self.block * self.block
-        first, last = tiling.queries()
-        return block_tiles(
-            add_batch_heads(self.layout(tiling.grid)), self.block, (first - start, last - start), tiling.keys()
-        )
+        drawn, start = self.drawn_blocks(tiling.grid), self.first_block(tiling.grid)
+        (top, bottom), (left, right) = ((x // self.block for x in ends) for ends in (tiling.queries(), tiling.keys()))
+        count = torch.zeros(tiling.shape, dtype=torch.int32, device=tiling.grid.device)
+        for step in range((tiling.rows - 2) // self.block + 2 if tiling.rows > 1 else 1):  # blocks that a tile may meet
+            row = top + step
+            blocks = drawn[(row - start).clamp(max=len(drawn) - 1)[:, 0]]  # [tile rows, count]
+            for column in (blocks[:, n : n + 1] for n in range(drawn.shape[1])):
+                count += (row <= bottom) & (column >= left) & (column <= right)
+        return states_from(count == (bottom - top + 1) * (right - left + 1), count == 0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -393,8 +405,8 @@ class Documents(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         mine, theirs = id_ranges(self.query_documents(tiling.grid), tiling.rows), id_ranges(self.ids, tiling.columns)
-        q_least, q_most, q_holes = (x[:, None, :, None] for x in mine)
-        k_least, k_most, k_holes = (x[:, None, None, :] for x in theirs)
+        q_least, q_most, q_holes = (tiling.select_rows(x)[:, None, :, None] for x in mine)
+        k_least, k_most, k_holes = (tiling.select_columns(x)[:, None, None, :] for x in theirs)
         same = (q_least == q_most) & (k_least == k_most) & (q_least == k_least) & ~q_holes & ~k_holes
         return states_from(same, (q_most < k_least) | (k_most < q_least))
 
@@ -437,7 +449,8 @@ class Pairs(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         pairs = add_batch_heads(self.allowed)
         rows = tile_counts(pairs.expand(-1, -1, tiling.grid.queries, -1), tiling.rows, dim=-2)
-        count = tile_counts(rows.expand(*rows.shape[:3], tiling.grid.keys), tiling.columns)
+        rows = tiling.select_rows(rows.mT).mT
+        count = tiling.select_columns(tile_counts(rows.expand(*rows.shape[:3], tiling.grid.keys), tiling.columns))
         row_sizes, column_sizes = tile_sizes(tiling)
         return states_from(count == row_sizes * column_sizes, count == 0)
 

@@ -30,7 +30,7 @@ def tile_states(mask: Mask, tiling: Tiling) -> Tensor:
     size = tiling.rows * tiling.columns
     step = max(PAIRS // (len(groups) * size), 1)
     for chunk in unknown.split(step):
-        pairs, inside = evaluate_tiles(mask, tiling.grid, chunk, front, tiling.rows, tiling.columns)
+        pairs, inside = evaluate_tiles(mask, tiling.grid, tiling.numbers(chunk), front, tiling.rows, tiling.columns)
         some, every = pairs.flatten(2).any(2), (pairs | ~inside).flatten(2).all(2)
         row, column = chunk.unbind(1)
         exact = torch.where(every, ALL, torch.where(some, MIXED, NONE)).to(torch.int8)
