@@ -19,6 +19,7 @@ from ...costs import formula_is_faster
 from ..backend import EDGES_ONLY
 from ..custom_op import define_operator
 from ..sinks import add_sink
+from . import flash
 from .schedule import KeySpan, QueryChunk, plan_chunks
 from .tile import Gradients, QueryTile, TileInputs
 
@@ -46,16 +47,16 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     inputs = TileInputs(p)
     output = p.v.new_zeros(*p.q.shape[:3], p.v.shape[3], dtype=inputs.exact)
     lse = p.v.new_full(p.q.shape[:3], -torch.inf, dtype=inputs.exact)
+    solve_chunk = flash.forward_chunk if flash.covers(inputs) else forward_chunk
     for chunk in plan_chunks(p):
         if chunk.spans:
-            chunk_output, chunk_lse = forward_chunk(inputs, chunk)
-            output[chunk.batch, :, chunk.first : chunk.last] = chunk_output.flip(2)
-            lse[chunk.batch, :, chunk.first : chunk.last] = chunk_lse.flip(2)
+            rows = (chunk.batch, slice(None), slice(chunk.first, chunk.last))
+            output[rows], lse[rows] = solve_chunk(inputs, chunk)
     return add_sink(output, lse, p.sink)
 
 
 def forward_chunk(inputs: TileInputs, chunk: QueryChunk) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of one chunk's rows, last to first, by online softmax over the spans of keys."""
+    """Output and log-sum-exp of one chunk's rows, first to last, by online softmax over the spans of keys."""
     tile = inputs.tile(chunk)
     m, total, mixed = forward_span(tile, chunk.spans[0], None)
     for span in chunk.spans[1:]:
@@ -64,7 +65,7 @@ def forward_chunk(inputs: TileInputs, chunk: QueryChunk) -> tuple[Tensor, Tensor
         m, total, mixed = m_next, span_total + total * alpha, span_mixed + mixed * alpha
     alive = total > 0
     lse = torch.where(alive, m + total.log(), -torch.inf).squeeze(-1)
-    return mixed / torch.where(alive, total, 1.0), lse
+    return (mixed / torch.where(alive, total, 1.0)).flip(2), lse.flip(2)
 
 
 def forward_span(tile: QueryTile, span: KeySpan, m: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,8 +87,12 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     inputs = TileInputs(p)
     sums = Gradients(inputs)
     grad = grad.to(inputs.exact)
-    delta = (grad * output).sum(-1, keepdim=True)
-    finite_lse = lse.masked_fill(lse == -torch.inf, torch.inf)[..., None]
+    finite_lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    if flash.covers(inputs):
+        for chunk in plan_chunks(p):
+            flash.backward_chunk(inputs, sums, chunk, grad, output, finite_lse)
+        return sums.result()
+    delta, finite_lse = (grad * output).sum(-1, keepdim=True), finite_lse[..., None]
     for chunk in plan_chunks(p):
         tile = inputs.tile(chunk)
         d_output, chunk_lse, chunk_delta = (inputs.rows(x, chunk) for x in (grad, finite_lse, delta))
