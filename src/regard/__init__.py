@@ -150,6 +150,7 @@ def shard(
     strategy: str = "auto",
     link: Link | str | None = None,
     tile: int | None = None,
+    pairs_per_token: float = 0.0,
 ) -> Layout:
     """The layout of a sequence of `tokens` over the ranks of `mesh`, for `attend(..., layout=layout)`.
 
@@ -158,6 +159,7 @@ def shard(
     (queries, keys) for attention to another sequence. `mesh` is a `DeviceMesh` of one dimension, a process group, None
     for all processes, or a number of ranks: a layout that can be planned with but not run. `link` is what connects
     them (`nvlink`, `infiniband`, `ethernet`, `gloo`); `tile` the number of tokens that are shared out together.
+    `pairs_per_token` is what a token costs outside attention, in pairs of a query and a key: 6 · dim in a transformer.
 
     >>> import regard as rg
     >>> layout = rg.shard(rg.Causal() & rg.Window(4095), 262_144, 16)
@@ -166,7 +168,7 @@ def shard(
     """
     from .distributed.shard import make_layout
 
-    return make_layout(masks, tokens, mesh, strategy=strategy, link=link, tile=tile)
+    return make_layout(masks, tokens, mesh, strategy=strategy, link=link, tile=tile, pairs_per_token=pairs_per_token)
 
 
 def export(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from datetime import timedelta
@@ -28,6 +27,9 @@ from regard.models.model import Model
 from regard.nn.block import StackConfig
 from regard.nn.graphs.attention import prepare_sharded
 from regard.nn.graphs.layers import GraphLayersConfig
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.processes import run_processes
 
 RANKS, FEATURES, CLASSES = 4, 5, 3
 
@@ -128,38 +130,39 @@ def refusals(rank: int) -> dict[str, str]:
     return messages
 
 
-def main(rank: int, folder: str, first: int, last: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", timedelta(seconds=120), RANKS, rank)
+def check(folder: Path, first: int, last: int) -> None:
+    """The cases first … last − 1, in groups of two, three and four of the processes."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     graphs.BLOCK = 29  # edges are sent in several blocks
+    rank, calls = dist.get_rank(), []
     groups = {size: dist.new_group(list(range(size))) for size in (2, 3)} | {4: dist.group.WORLD}
-    calls = []
     for case in range(first, last):
         size = 2 + case % 3
         if rank < size:
             calls.append(compare(case, groups[size]))  # type: ignore[arg-type]
-    Path(folder, f"rank{rank}.json").write_text(json.dumps({"calls": calls, "refusals": refusals(rank)}))
+    (folder / f"rank{rank}.json").write_text(json.dumps({"calls": calls, "refusals": refusals(rank)}))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run_ranks(folder: Path, first: int, last: int) -> list[dict]:
     """What every rank found in the cases first … last − 1, each rank a process."""
-    command = [sys.executable, __file__]
-    processes = [subprocess.Popen([*command, *(str(x) for x in (rank, folder, first, last))]) for rank in range(RANKS)]
-    assert [process.wait(300 + 20 * (last - first)) for process in processes] == [0] * RANKS
+    run_processes(
+        "tests.distributed.random_graphs", "check", RANKS, folder, first, last, timeout=200 + 20 * (last - first)
+    )
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
+def main(first: int, last: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        results = run_ranks(Path(place), first, last)
+    found = [call for rank in results for call in rank["calls"]]
+    worst = max(found, key=lambda call: call["error"])
+    bits, whole = (all(call[name] for call in found) for name in ("same bits", "gathered"))
+    empty = sum(call["own"] == 0 for call in found)
+    print(f"{len(found)} shards, worst {worst['error']:.1e} ({worst['call']}), {bits=}, {whole=}, {empty} empty")
+    print(results[0]["refusals"])
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 5:
-        main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
-    else:
-        with tempfile.TemporaryDirectory() as place:
-            results = run_ranks(Path(place), int(sys.argv[1]), int(sys.argv[2]))
-        found = [call for rank in results for call in rank["calls"]]
-        worst = max(found, key=lambda call: call["error"])
-        bits, whole = (all(call[name] for call in found) for name in ("same bits", "gathered"))
-        empty = sum(call["own"] == 0 for call in found)
-        print(f"{len(found)} shards, worst {worst['error']:.1e} ({worst['call']}), {bits=}, {whole=}, {empty} empty")
-        print(results[0]["refusals"])
+    main(*(int(x) for x in sys.argv[1:]))

@@ -1,209 +1,209 @@
 """Random sharded calls beside the same call in one process: outputs, all gradients and views, in float64.
 
-Run under torchrun, or by `run_ranks` in processes of its own; every rank writes what it found as JSON.
+    python tests/distributed/random_shards.py RANKS FIRST LAST
+
+`check` is what every rank does for the tests; it writes what it found as JSON.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import random
-import subprocess
+import math
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 import regard as rg
-from regard.distributed import Layout, shard_graph
+from regard.bench.differential.oracle import Case, make_leaves, random_gradient
+from regard.bench.differential.random_calls import KINDS, RandomCalls
+from regard.distributed import Layout
+from regard.distributed.assignment import STRATEGIES
 
-HEADS, DIM = 4, 8
-
-
-def random_mask(draw: random.Random, g: torch.Generator, batch: int, queries: int, keys: int) -> rg.Mask | None:
-    masks = [
-        None,
-        rg.Causal(),
-        ~rg.Causal(),
-        rg.Window(5, 3),
-        rg.Causal() & rg.Window(7),
-        rg.longformer(8),
-        rg.bigbird(4, random=2),
-        rg.Global(2) | rg.Window(3, 3),
-        rg.Dilated(6, 6, 2),
-        rg.RandomBlocks(4, 2, 1),
-        rg.Causal() & rg.Chunked(7),
-        rg.Causal() | rg.Prefix(torch.randint(0, keys, (batch,), generator=g)),
-        rg.Tree((-1, 0, 0, 1, 1)[: min(queries, keys)]),
-        rg.Lengths(torch.tensor([max(1, keys // 2)] * batch)),
-        rg.Pairs(torch.rand(queries, keys, generator=g) > 0.5),
-    ]
-    if queries == keys:
-        masks.append(rg.Documents(torch.randint(0, 3, (batch, keys), generator=g).sort(1).values) & rg.Causal())
-        masks.append(rg.Edges(torch.randint(0, keys, (2, 4 * keys), generator=g)))
-    return draw.choice(masks)
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.processes import run_processes
 
 
-def random_parts(draw: random.Random, g: torch.Generator, mask: rg.Mask | None) -> rg.Parts:
-    new = lambda *size: torch.randn(*size, generator=g, dtype=torch.float64).requires_grad_()  # noqa: E731
-    positions = [
-        lambda: None,
-        lambda: rg.Rotary(),
-        lambda: rg.Alibi(),
-        lambda: rg.Alibi(new(HEADS)),
-        lambda: rg.Bias(new(HEADS, 21), 10),
-        lambda: rg.T5Bias(new(HEADS, 8)),
-        lambda: rg.Shaw(new(HEADS, 9, DIM), 4),
-        lambda: rg.TransformerXL(new(HEADS, 15, DIM), new(HEADS, DIM), new(HEADS, DIM), 7),
-        lambda: rg.Disentangled(new(HEADS, 16, DIM), new(HEADS, 16, DIM), 40),
-    ]
-    scores = [
-        lambda: rg.Dot(),
-        lambda: rg.Dot(scale=0.3, cap=2.0),
-        lambda: rg.Cosine(3.0),
-        lambda: rg.Cosine(new(HEADS)),
-        lambda: rg.Bilinear(new(HEADS, DIM, DIM)),
-        lambda: rg.Additive(new(HEADS, DIM)),
-        lambda: rg.Additive(new(HEADS, DIM), "leaky_relu"),
-    ]
-    position, score = draw.choice(positions)(), draw.choice(scores)()
-    if position is not None and position.dot_only and not isinstance(score, rg.Dot):
-        score = rg.Dot()
-    dropout = draw.choice([0.0, 0.0, 0.3])
-    sink = draw.choice([None, None, rg.Sink(), rg.Sink(new(HEADS))])
-    return rg.Parts(score, position, mask, dropout=dropout, sink=sink)
+def random_case(number: int, ranks: int) -> tuple[Case, dict[str, Any], Layout]:
+    """A call, features of its edges where it has a graph, and a layout."""
+    draw = RandomCalls(f"sharded {number}")
+    queries = draw.rng.randint(ranks, 90)
+    keys = queries if draw.chance(0.7) else draw.rng.randint(ranks, 120)
+    mask = KINDS[number % len(KINDS)] if number % 2 else "any"
+    case = draw.case(queries, keys, torch.float64, mask, small=True, others=draw.chance(0.4), places=draw.chance(0.25))
+    edges = {}
+    if isinstance(case.mask, rg.Edges) and draw.chance(0.7):
+        case, edges = add_edge_features(draw, case)
+    tile = draw.rng.choice([None, 1, 3, 4, 16])
+    tile = tile if tile and min(queries, keys) > tile * (ranks - 1) else None
+    mask = case.mask if case.places is None or case.mask is None else case.places.place(case.mask)
+    layout = rg.shard(mask, (queries, keys), strategy=draw.rng.choice(["auto", *STRATEGIES]), tile=tile)
+    return case, edges, layout
 
 
-def part_tensors(parts: rg.Parts) -> list[Tensor]:
-    found = [part for part in (parts.score, parts.position, parts.sink, parts.bias) if part is not None]
-    return [x for part in found for x in part.tensors().values() if x.requires_grad]
+def add_edge_features(draw: RandomCalls, case: Case) -> tuple[Case, dict[str, Any]]:
+    """The case with a graph whose edges are listed once, and features of them that its score and position take."""
+    assert isinstance(case.mask, rg.Edges)
+    mask = rg.Edges(unique_edges(draw, case.mask))
+    position = case.position
+    if position is not None and (position.multiplies_keys or (case.places is not None and not position.rotates)):
+        position = None
+    heads, count = draw.rng.choice([1, case.q.shape[1]]), mask.edge_index.shape[1]
+    turned = isinstance(case.score, rg.Cosine) or (position is not None and position.rotates)
+    wanted = {"bias": (heads, count)}
+    wanted |= {} if turned else {"keys": (heads, count, case.k.shape[3])}
+    wanted |= {"values": (heads, count, case.v.shape[3])}
+    chosen = draw.rng.sample(sorted(wanted), draw.rng.randint(1, len(wanted)))
+    features = {name: draw.normal(*wanted[name]).requires_grad_() for name in sorted(chosen)}
+    return replace(case, mask=mask, position=position), {"edges": rg.EdgeFeatures(**features)}
 
 
-def compare(case: int, ranks: int) -> dict[str, object]:
+def unique_edges(draw: RandomCalls, mask: rg.Edges) -> Tensor:
+    edges = mask.edge_index.unique(dim=1)
+    return edges[:, torch.randperm(edges.shape[1], generator=draw.generator)]
+
+
+def compare(number: int, ranks: int) -> dict[str, object]:
     """One random call, sharded twice and whole; the greatest error relative to each tensor, and what else matters."""
-    draw, g = random.Random(case), torch.Generator().manual_seed(case)
-    batch, kv_heads = draw.choice([1, 2]), draw.choice([4, 2, 1])
-    queries = draw.randint(ranks, 90)
-    keys = queries if draw.random() < 0.7 else draw.randint(ranks, 120)
-    new = lambda *size: torch.randn(*size, generator=g, dtype=torch.float64)  # noqa: E731
-    whole = new(batch, HEADS, queries, DIM), new(batch, kv_heads, keys, DIM), new(batch, kv_heads, keys, 5)
-    parts = random_parts(draw, g, random_mask(draw, g, batch, queries, keys))
-    tile = draw.choice([None, 1, 4])
-    tile = tile if tile and min(queries, keys) >= tile * ranks else None
-    strategy = draw.choice(["auto", "equal runs", "zigzag", "equal work", "longest first"])
-    layout = rg.shard(parts.mask, (queries, keys), strategy=strategy, tile=tile)
-    weight = new(batch, HEADS, queries, 5)
-    if draw.random() < 0.25:
-        rows, columns = draw.choice([(queries, keys), (1, keys), (queries, 1)])
-        bias = new(1, draw.choice([1, HEADS]), rows, columns).requires_grad_()
-        parts = rg.Parts(parts.score, parts.position, parts.mask, None, parts.dropout, parts.sink, rg.PairBias(bias))
-    options = {name: getattr(parts, name) for name in ("score", "position", "mask", "sink", "bias")}
-
-    def run(sharded: bool) -> list[Tensor]:
-        tensors = [x.clone().requires_grad_() for x in whole]
-        learned = part_tensors(parts)
-        for x in learned:
-            x.grad = None
-        dropout = {"dropout": parts.dropout, "generator": torch.Generator().manual_seed(5)}
-        if sharded:
-            q, k, v = (layout.split(x, keys=n > 0) for n, x in enumerate(tensors))
-            output = rg.attend(q, k, v, **options, **dropout, layout=layout)
-            (output * layout.split(weight)).sum().backward()
-            output = layout.gather(output.detach())
-            for x in tensors:  # each rank has the gradient of its own tokens
-                dist.all_reduce(x.grad)
-        else:
-            output = rg.attend(*tensors, **options, **dropout, backend="reference")
-            (output * weight).sum().backward()
-        return [output.detach(), *(x.grad for x in tensors), *(x.grad.clone() for x in learned)]
-
-    first, again, single = run(True), run(True), run(False)
-    error = max(float((x - y).abs().max() / y.abs().max().clamp(min=1e-3)) for x, y in zip(first, single, strict=True))
-    bits = all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
-    view_error = 0.0 if parts.dropout or case % 3 else compare_views(layout, whole, options)
-    return {"call": f"{parts!r} on {layout!r}", "error": error, "same bits": bits, "view error": view_error}
+    case, edges, layout = random_case(number, ranks)
+    first, again = (run(case, edges, layout) for _ in range(2))
+    single = run(case, edges, None)
+    if first.keys() != single.keys():
+        raise AssertionError(f"{case}: {first.keys() ^ single.keys()}")
+    error = max(
+        float((first[name] - x).abs().max() / x.abs().max().clamp(min=1e-3)) for name, x in single.items() if x.numel()
+    )
+    bits = all(torch.equal(x, again[name]) for name, x in first.items())
+    view_error = 0.0 if number % 3 else compare_views(layout, case, edges)
+    call = f"{number}: {case}{f' · {edges}' if edges else ''} on {layout!r}"
+    return {"call": call, "error": error, "same bits": bits, "view error": view_error}
 
 
-def compare_views(layout: Layout, whole: tuple[Tensor, ...], options: dict) -> float:
+def run(case: Case, edges: dict[str, Any], layout: Layout | None) -> dict[str, Tensor]:
+    """The output and all gradients by name, of the whole sequence on every rank."""
+    leaves, parts = make_leaves(case, torch.float64, torch.float64)
+    if edges:
+        copies = {name: x.detach().clone().requires_grad_() for name, x in edges["edges"].tensors().items()}
+        leaves, parts = leaves | copies, parts | {"edges": rg.EdgeFeatures(**copies)}
+    options = parts | {"mask": case.mask, "places": case.places, "dropout": case.dropout}
+    options["generator"] = torch.Generator().manual_seed(case.seed)
+    q, k, v = (leaves[name] for name in "qkv")
+    if layout is None:
+        output = rg.attend(q, k, v, **options, backend="reference")
+        output.backward(random_gradient(output, torch.float64, case.seed))
+    else:
+        own = (layout.split(x, keys=n > 0) for n, x in enumerate((q, k, v)))
+        part = rg.attend(*own, **options, layout=layout)
+        output = layout.gather(part.detach())
+        part.backward(layout.split(random_gradient(output, torch.float64, case.seed)))
+        for x in (q, k, v):  # each rank has the gradient of its own tokens
+            dist.all_reduce(x.grad)
+    return {"output": output.detach()} | {name: x.grad for name, x in leaves.items() if x.grad is not None}
+
+
+def compare_views(layout: Layout, case: Case, edges: dict[str, Any]) -> float:
     """The greatest difference of this rank's view from that of one process."""
-    q, k, _ = whole
+    q, k = case.q, case.k
     wanted = {"weights": True, "top": 3, "map": (5, 4)}
+    options = case.parts() | {"mask": case.mask, "places": case.places} | edges
     view = rg.look(layout.split(q), layout.split(k, keys=True), **options, **wanted, layout=layout)
     single = rg.look(q, k, **options, **wanted)
     worst = 0.0
-    for name in ("lse", "entropy", "distance", "peak", "top_weights", "top_keys", "weights", "received", "map"):
+    for name in ("lse", "entropy", "distance", "peak", "top_weights", "weights", "received", "map"):
         x, y = getattr(view, name), getattr(single, name)
         y = y if name == "map" else layout.split(y, -1, keys=True) if name == "received" else layout.split(y, 2)
-        worst = max(worst, float((x - y).double().nan_to_num(0.0, 0.0, 0.0).abs().max()))
-    return worst
+        scale = max(1.0, float(y[y.isfinite()].abs().max())) if name == "distance" else 1.0
+        worst = max(worst, float((x - y).double().nan_to_num(0.0, 0.0, 0.0).abs().max()) / scale)
+    return max(worst, top_key_error(view, layout.split(single.weights, 2)))
+
+
+def top_key_error(view: rg.View, weights: Tensor) -> float:
+    """How far the weights of the keys that a view names are from the weights that it gives them; −1 is no key."""
+    keys = view.top_keys
+    named = weights.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
+    return float((named - view.top_weights).abs().max()) if keys.numel() else 0.0
 
 
 def count_bytes() -> dict[str, object]:
     """Bytes that a forward pass receives, and those of the plan."""
-    from regard.distributed import attention
+    from regard.distributed import passes
 
-    counted: list[attention.Exchange] = []
-    original = attention.new_exchange
-    attention.new_exchange = lambda layout: counted.append(original(layout)) or counted[-1]  # type: ignore[func-returns-value]
+    counted: list[passes.Exchange] = []
+    original = passes.new_exchange
+    passes.new_exchange = lambda layout: counted.append(original(layout)) or counted[-1]  # type: ignore[func-returns-value]
     result = {}
-    for mask in (rg.Causal(), rg.Window(5, 3), rg.longformer(8)):
-        layout = rg.shard(mask, 96, tile=4)
-        q, k, v = (layout.split(torch.zeros(2, 4, 96, DIM)) for _ in range(3))
+    g = torch.Generator().manual_seed(0)
+    vectors = rg.Shaw(torch.randn(4, 9, 8, generator=g), 4)
+    calls: list[tuple[rg.Mask, dict[str, Any], torch.dtype]] = [
+        (rg.Causal(), {}, torch.float32),
+        (rg.Window(5, 3), {"position": rg.Rotary()}, torch.bfloat16),
+        (rg.longformer(8), {}, torch.float32),
+        (rg.longformer(8), {"position": vectors}, torch.float32),
+        (rg.Causal(), {"score": rg.Cosine(2.0)}, torch.bfloat16),
+    ]
+    for mask, parts, dtype in calls:
+        layout = rg.shard(mask, 97, tile=4)
+        q, k, v = (layout.split(torch.ones(2, heads, 97, 8, dtype=dtype)) for heads in (4, 2, 2))
         counted.clear()
-        rg.attend(q, k, v, mask=mask, layout=layout)
-        planned = rg.plan(q, k, v, mask=mask, layout=layout)
-        result[repr(mask)] = [sum(x.received for x in counted), planned.ranks[layout.rank].received]
-    attention.new_exchange = original
+        rg.attend(q, k, v, mask=mask, layout=layout, **parts)
+        planned = rg.plan(q, k, v, mask=mask, layout=layout, **parts)
+        result[f"{mask} {parts} {dtype}"] = [sum(x.received for x in counted), planned.ranks[layout.rank].received]
+    passes.new_exchange = original
     return result
 
 
-def compare_graphs() -> dict[str, float]:
-    """GAT and GATv2 over shared-out nodes beside one process: the greatest error of logits and of all gradients."""
-    g = torch.Generator().manual_seed(3)
-    nodes, features = 50, torch.randn(50, 6, generator=g, dtype=torch.float64)
-    edges = torch.randint(0, nodes, (2, 200), generator=g)
-    weight = torch.randn(nodes, 3, generator=g, dtype=torch.float64)
-    errors = {}
-    for version in (1, 2):
-        for name, owner in (("runs", None), ("scattered", torch.randint(0, 3, (nodes,), generator=g))):
-            torch.manual_seed(0)
-            model = (
-                rg.models.families.gat.gat(features=6, classes=3, dim=8, heads=2, version=version)
-                .build()
-                .double()
-                .eval()
-            )
-            layout = shard_graph(edges, nodes, owner=owner if dist.get_world_size() == 3 else None)
-            x = features.clone().requires_grad_()
-            logits = model(nodes=layout.split(x), edges=layout.edges).logits
-            (logits * layout.split(weight)).sum().backward()
-            grads = [x.grad, *(p.grad for p in model.parameters())]
-            for grad in grads:
-                dist.all_reduce(grad)
-            sharded = [layout.split(grads[0]), *(one.clone() for one in grads[1:]), logits.detach()]
-            model.zero_grad()
-            x = features.clone().requires_grad_()
-            logits = model(nodes=x, edges=edges).logits
-            (logits * weight).sum().backward()
-            single = [layout.split(x.grad), *(p.grad for p in model.parameters()), layout.split(logits.detach())]
-            pairs = zip(sharded, single, strict=True)
-            errors[f"GAT version {version}, {name}"] = max(float((a - b).abs().max()) for a, b in pairs)
-    return errors
+def compare_nonfinite() -> dict[str, bool]:
+    """Whether NaN and infinity on some ranks reach the rows of one process alone, in outputs and gradients."""
+    g = torch.Generator().manual_seed(0)
+    result = {}
+    for mask in (rg.Causal(), rg.Window(3, 0) | rg.Global(1), rg.Lengths(torch.tensor([17]))):
+        layout = rg.shard(mask, 23, tile=2)
+        whole = [torch.randn(1, heads, 23, 4, generator=g, dtype=torch.float64) for heads in (4, 2, 2)]
+        whole[1][0, 1, 19] = torch.nan
+        whole[2][0, 0, 20] = torch.inf
+        outputs = []
+        for sharded in (True, False):
+            leaves = [x.clone().requires_grad_() for x in whole]
+            if sharded:
+                own = (layout.split(x) for x in leaves)
+                part = rg.attend(*own, mask=mask, layout=layout)
+                output = layout.gather(part.detach())
+                part.sum().backward()
+                for x in leaves:
+                    dist.all_reduce(x.grad)
+            else:
+                output = rg.attend(*leaves, mask=mask)
+                output.sum().backward()
+            outputs.append([output.detach(), *(x.grad for x in leaves)])
+        close = [torch.allclose(x, y, rtol=0, atol=1e-12, equal_nan=True) for x, y in zip(*outputs, strict=True)]
+        hidden = isinstance(mask, rg.Lengths)  # from all rows
+        result[repr(mask)] = all(close) and math.isfinite(float(outputs[0][0].sum())) == hidden
+    return result
 
 
 def refusals() -> dict[str, str]:
     """What ranks say to calls in which they differ; none may wait for another."""
-    layout = rg.shard(rg.Causal(), 30)
-    rank = dist.get_rank()
+    layout, rank = rg.shard(rg.Causal(), 30), dist.get_rank()
     x = layout.split(torch.randn(1, 1, 30, 4))
+    graph = rg.Edges(torch.tensor([[0, 1], [1, 2]]))
+    rg.attend(x, x, x, mask=rg.Causal(), layout=layout)  # a kind of call that all know
     calls = {
         "masks": lambda: rg.attend(x, x, x, mask=rg.Window(rank), layout=layout),
+        "known masks": lambda: rg.attend(x, x, x, mask=rg.Causal() if rank else rg.Window(9), layout=layout),
         "shapes": lambda: rg.attend(*[x[:, :, rank == 1 :]] * 3, mask=rg.Causal(), layout=layout),
         "method": lambda: rg.attend(x, x, x, method=rg.Nystrom(4), layout=layout),
+        "tokens": lambda: rg.shard(rg.Causal(), 30 + rank),
+        "few": lambda: rg.shard(rg.Causal(), 2 if rank == 1 else 30),
+        "layout masks": lambda: rg.shard(rg.Documents(torch.full((1, 30), rank)), 30),
+        "places": lambda: rg.attend(x, x, x, places=rg.Places(torch.arange(30) + rank), layout=layout),
+        "edges": lambda: rg.attend(x, x, x, mask=graph, edges=rg.EdgeFeatures(torch.zeros(3)), layout=layout),
     }
     said = {}
     for name, call in calls.items():
@@ -215,40 +215,38 @@ def refusals() -> dict[str, str]:
     return said
 
 
-def main(rank: int, ranks: int, folder: str, first: int, last: int) -> None:
+def check(folder: Path, first: int, last: int) -> None:
+    """Everything above, in a process group of its own."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", timedelta(seconds=120), ranks, rank)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     gc.disable()  # what a cycle keeps of the group then shows
-    references = sys.getrefcount(dist.group.WORLD)
-    calls = [compare(case, ranks) for case in range(first, last)]
-    results = {"calls": calls, "bytes": count_bytes(), "graphs": compare_graphs(), "refusals": refusals()}
+    references, ranks = sys.getrefcount(dist.group.WORLD), dist.get_world_size()
+    results: dict[str, object] = {"calls": [compare(number, ranks) for number in range(first, last)]}
+    results |= {"bytes": count_bytes(), "nonfinite": compare_nonfinite(), "refusals": refusals()}
     results["group references"] = sys.getrefcount(dist.group.WORLD) - references
-    Path(folder, f"rank{rank}.json").write_text(json.dumps(results))
+    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run_ranks(ranks: int, folder: Path, first: int, last: int) -> list[dict]:
     """What every rank found in the random calls first … last − 1, each rank a process."""
-    command = [sys.executable, __file__]
-    processes = [
-        subprocess.Popen([*command, *(str(x) for x in (rank, ranks, folder, first, last))]) for rank in range(ranks)
-    ]
-    patience = 300 + 20 * (last - first)
-    assert [process.wait(patience) for process in processes] == [0] * ranks
+    run_processes(
+        "tests.distributed.random_shards", "check", ranks, folder, first, last, timeout=200 + 20 * (last - first)
+    )
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
+def main(ranks: int, first: int, last: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        everything = run_ranks(ranks, Path(place), first, last)
+    found = [one for rank in everything for one in rank["calls"]]
+    print(f"{last - first} calls over {ranks} ranks, same bits twice: {all(one['same bits'] for one in found)}")
+    for name in ("error", "view error"):
+        worst = max(found, key=lambda one: one[name])
+        print(f"{name} at most {worst[name]:.1e}: {worst['call']}")
+    print(*(everything[0][name] for name in ("bytes", "nonfinite", "refusals")), sep="\n")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 6:
-        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-    else:  # python tests/distributed/random_shards.py RANKS FIRST LAST
-        count, start, stop = (int(x) for x in sys.argv[1:])
-        with tempfile.TemporaryDirectory() as place:
-            found = [one for rank in run_ranks(count, Path(place), start, stop) for one in rank["calls"]]
-        worst = max(found, key=lambda one: one["error"])
-        bits = all(one["same bits"] for one in found)
-        views = max(one["view error"] for one in found)
-        print(
-            f"{stop - start} calls over {count} ranks, errors up to {worst['error']:.1e}, of views {views:.1e}; {bits=}"
-        )
+    main(*(int(x) for x in sys.argv[1:]))

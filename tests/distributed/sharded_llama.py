@@ -1,12 +1,8 @@
-"""Two processes run a tiny Llama and a tiny Mistral of transformers on one sequence, and compare them with one process.
-
-Started by `test_transformers.py`: python sharded_llama.py RANK RANKS FOLDER
-"""
+"""Two processes run a tiny Llama and a tiny Mistral of transformers on one sequence, beside one process."""
 
 from __future__ import annotations
 
 import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -82,16 +78,13 @@ def refusal() -> str:
     return "nothing"
 
 
-def main(rank: int, ranks: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", timedelta(seconds=120), ranks, rank)
-    found = {name: compare(name) for name in MODELS}
+def check(folder: Path) -> None:
+    """What every process does."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    found: dict[str, object] = {name: compare(name) for name in MODELS}
+    rank = dist.get_rank()
     if rank == 1:  # the first has the first tokens, whose positions are the default
         found["refusal"] = refusal()
-    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
+    (folder / f"rank{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -14,6 +14,7 @@ from regard.distributed.partition import partition_edges, partition_runs
 
 from .random_graphs import run_ranks
 
+pytestmark = pytest.mark.xdist_group("processes")
 CASES = 18
 
 

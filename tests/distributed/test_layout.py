@@ -7,10 +7,12 @@ import torch
 
 import regard as rg
 from regard.attention.parts.mask import ALL, NONE, PairGrid, Tiling
-from regard.distributed import shard_graph
-from regard.distributed.assignment import STRATEGIES, merge_tiles
-from regard.distributed.region import Region
+from regard.distributed import Link, shard_graph, visited
+from regard.distributed.assignment import STRATEGIES, equal_work, merge_tiles
+from regard.distributed.selection import Selection
 from regard.distributed.simulate import simulate, table
+from regard.distributed.traffic import rank_seconds
+from regard.distributed.visited import make_visited
 
 TOKENS, RANKS = 262_144, 16
 
@@ -41,21 +43,81 @@ def test_split_and_rows_cover_the_sequence():
     assert layout.split(x)[:, 0].tolist() == layout.places().tolist()
 
 
-@pytest.mark.parametrize("mask", [rg.Causal(), rg.longformer(6), rg.bigbird(4), rg.Window(3, 2) & ~rg.Global(1)])
-def test_regions_are_parts_of_the_mask(mask):
-    whole = mask.dense(40, 46)
-    for row, column, queries, keys in ((0, 0, 8, 8), (5, 9, 20, 30), (33, 1, 7, 45)):
-        region = Region(mask, 40, 46, row, column)
-        grid = PairGrid(queries, keys)
-        pairs = region.permits(*grid.indices(), grid)
-        expected = whole[row : row + queries, column : column + keys]
-        assert torch.equal(pairs.expand(queries, keys), expected)
-        states = region.tiles(Tiling(grid, 4, 4))[0, 0]
-        for a in range(states.shape[0]):
-            for b in range(states.shape[1]):
-                cell = expected[4 * a : 4 * a + 4, 4 * b : 4 * b + 4]
-                assert states[a, b] != NONE or not cell.any()
-                assert states[a, b] != ALL or cell.all()
+def test_runs_of_equal_work_are_the_best_runs():
+    g = torch.Generator().manual_seed(0)
+    for tiles, ranks in ((7, 3), (12, 5), (20, 4)):
+        work = torch.randint(0, 9, (tiles,), generator=g).double() ** 2
+        greatest = float(torch.zeros(ranks).double().index_add_(0, equal_work(work, ranks), work).max())
+        best = [0.0] + [float("inf")] * tiles  # of the first n tiles over the ranks so far
+        for _ in range(ranks):
+            best = [float("inf")] + [
+                min(max(best[start], float(work[start:end].sum())) for start in range(end))
+                for end in range(1, tiles + 1)
+            ]
+        assert greatest == best[tiles]
+
+
+MASKS = [
+    rg.Causal(),
+    rg.longformer(6),
+    rg.longformer(6, (3, 29)),
+    rg.bigbird(4),
+    rg.Window(3, 2) & ~rg.Global(1),
+    rg.Documents(torch.arange(46)[None] // 9) & rg.Causal(),
+]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+def test_selections_are_parts_of_the_mask(mask):
+    whole = mask.dense(40, 46).reshape(40, 46)
+    cases = [
+        (torch.arange(8), torch.arange(46), 8),
+        (
+            torch.cat([torch.arange(16, 24), torch.arange(32, 40)]),
+            torch.cat([torch.arange(8, 16), torch.arange(40, 46)]),
+            8,
+        ),
+        (torch.tensor([5, 6, 31]), torch.arange(24), 1),
+    ]
+    for rows, columns, row_tile in cases:
+        hidden = rows == 5
+        selection = Selection(mask, (40, 46), rows, columns, 8, row_tile, hidden)
+        grid = PairGrid(len(rows), len(columns))
+        expected = whole[rows][:, columns] & ~hidden[:, None]
+        pairs = selection.permits(*grid.indices(), grid).reshape(-1, *expected.shape)[0]
+        assert torch.equal(pairs, expected)
+        for height, width in ((4, 4), (16, 2), (3, 8)):
+            states = selection.tiles(Tiling(grid, height, width))[0, 0]
+            for a in range(states.shape[0]):
+                for b in range(states.shape[1]):
+                    cell = expected[height * a : height * a + height, width * b : width * b + width]
+                    assert states[a, b] != NONE or not cell.any()
+                    assert states[a, b] != ALL or cell.all()
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+@pytest.mark.parametrize("together", [1 << 22, 16], ids=["at once", "coarse tiles first"])
+def test_visited_tiles_are_those_with_pairs(mask, together, monkeypatch):
+    monkeypatch.setattr(visited, "TILES", together)
+    monkeypatch.setattr(visited, "COARSE", 3)
+    pairs = torch.nn.functional.pad(mask.dense(46, 46).reshape(46, 46), (0, 2, 0, 2))
+    cells = pairs.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).any(3).any(1)
+    found = make_visited(mask, PairGrid(46, 46), 2)
+    tiles = found.tiles.dense()
+    assert torch.equal(tiles, cells[: tiles.shape[0], : tiles.shape[1]])
+    assert torch.equal(found.tiles.counts(), tiles.sum(1)) and torch.equal(found.tiles.column_counts(), tiles.sum(0))
+    rows = pairs.clone()
+    rows[found.heavy] = False
+    light = rows.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).any(3).any(1)[: tiles.shape[0], : tiles.shape[1]]
+    assert torch.equal(found.light.dense(), light)
+    heavy = pairs[found.heavy].unflatten(1, (-1, 2)).any(2)[:, : tiles.shape[1]]
+    assert torch.equal(found.heavy_runs.dense(), heavy)
+
+
+def test_global_tokens_are_heavy_rows_one_by_one():
+    assert make_visited(rg.longformer(64, (7, 900)), PairGrid(2048, 2048), 32).heavy.tolist() == [7, 900]
+    assert make_visited(rg.bigbird(16, random=1), PairGrid(4096, 4096), 64).heavy.tolist() == list(range(16))
+    assert not len(make_visited(rg.Causal(), PairGrid(2048, 2048), 64).heavy)
 
 
 def test_a_window_moves_fifty_times_less_than_an_all_gather():
@@ -72,6 +134,41 @@ def test_documents_and_global_rows_are_balanced():
     for mask, least in ((documents(TOKENS), 12), (rg.longformer(512), 12)):
         planned = rg.plan(x, x, x, mask=mask, layout=rg.shard(mask, TOKENS, RANKS))
         assert planned.reduction > least and planned.balance < 1.1, mask
+
+
+def test_a_layout_is_chosen_for_all_masks_together():
+    """A window alone keeps equal runs; beside a causal layer, which wants balance, the sum of both decides."""
+    window = rg.Causal() & rg.Window(1023)
+    sizes = {"tokens": 65_536, "mesh": 8, "link": "nvlink"}
+    assert rg.shard(window, **sizes).strategy == "equal runs"
+
+    def seconds(strategy):
+        layout = rg.shard([window, rg.Causal()], **sizes, strategy=strategy)
+        times = [rank_seconds(layout.traffic(mask), layout.sizes, layout.link) for mask in layout.masks]
+        return float(torch.stack(times).sum(0).max())
+
+    assert seconds("auto") <= 1.01 * min(seconds(name) for name in STRATEGIES) < 0.7 * seconds("equal runs")
+
+
+def test_a_model_that_costs_much_per_token_gets_runs_of_equal_length():
+    mask = documents(65_536)
+    uneven, even = (rg.shard(mask, 65_536, 8, strategy="equal work", pairs_per_token=n) for n in (0.0, 1e6))
+    tokens = [[sum(b - a for a, b in layout.rows(rank)) for rank in range(8)] for layout in (uneven, even)]
+    assert max(tokens[0]) > 1.2 * 8192 and max(tokens[1]) < 1.02 * 8192
+
+
+def test_small_pieces_are_not_worth_a_little_balance():
+    """Where every run of tokens costs time, tiles are not scattered for a few percent of balance."""
+    mask = rg.Causal() & rg.Window(1023)
+    links = [Link("test", 1e-6, 1e12, 1e9, piece) for piece in (0.0, 1.0)]
+    chosen = [rg.shard(mask, 16_000, 3, link=link, tile=500).strategy for link in links]
+    assert chosen == ["longest first", "equal work"]
+
+
+def test_a_million_tokens_are_planned_in_balance():
+    for mask in (rg.Causal() & rg.Window(4095), documents(1_000_000), rg.longformer(512)):
+        best, *_ = simulate(mask, 1_000_000, 64)
+        assert best.balance < 1.1, (mask, best)
 
 
 def test_the_simulator_prefers_zigzag_for_causal_masks():

@@ -77,11 +77,8 @@ def attend(
     8.0
     """
     if layout is not None:
-        if places is not None:
-            raise Unsupported("A layout has the places of its tokens; leave places= out, or attend without a layout.")
-        if edges is not None:
-            raise Unsupported("A layout takes no features of edges; leave edges= out, or attend without a layout.")
-        return layout.attend(q, k, v, Parts(score, position, mask, method, dropout, sink, bias), generator, backend)
+        parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
+        return layout.attend(q, k, v, parts, generator, backend)
     if INTERCEPTORS and (answer := intercept(locals())) is not None:
         return answer
     q, k, v = cast_for_autocast(q, k, v)

@@ -97,7 +97,7 @@ class LoweredCall:
     seed: Tensor | None = None
     needs_grad: tuple[bool, ...] = (True,) * 13
     tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
-    origin: tuple[int, int] = (0, 0)  # added to i and j in dropout, for a rectangle of a larger attention
+    numbers: PlacePair | None = None  # i and j of rows and keys, `[tokens]` each, in an attention this is a part of
     cap: float | None = None
     pair_bias: Tensor | None = None  # [batch or 1, heads or 1, queries or 1, keys or 1]
     sink: Tensor | None = None  # [heads]
@@ -107,6 +107,12 @@ class LoweredCall:
     edge_bias: Tensor | None = None  # [batch or 1, heads or 1, edges, 1]
     edge_keys: Tensor | None = None  # [batch or 1, heads or 1, edges, head_dim]
     edge_values: Tensor | None = None  # [batch or 1, heads or 1, edges, value dim]
+    merged: bool = False  # whether the output is merged with others, and so is not rounded
+
+    @property
+    def exact_output(self) -> bool:
+        """Whether the output is needed in float32 at least."""
+        return self.merged or (self.has_part_tensors and any(self.needs_grad))
 
     @property
     def grid(self) -> PairGrid:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import BadInput, TooLarge, Unsupported
 from .backends import edges
 from .backends.backend import reason_against
-from .backends.blockwise.schedule import plan_chunks
+from .backends.blockwise.schedule import KeySpan, plan_chunks
 from .backends.blockwise.tile import QueryTile, TileInputs
 from .backends.sinks import add_to_lse
 from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
@@ -136,7 +136,7 @@ def compute_statistics(call: Call, options: LookOptions) -> dict[str, Tensor | N
     kernels = None if sparse else fused_kernels(p, options)
     if kernels is not None:
         return kernels.statistics(p, options)
-    sums = ViewSums(call, options)
+    sums = ViewSums(call.q, options, call.grid, call.exact)
     if p.sink is not None:
         sums.lse.copy_(add_to_lse(sums.lse, p.sink))
     if call.grid.queries * call.grid.keys * call.grid.batch * call.grid.heads:
@@ -156,10 +156,9 @@ def fused_kernels(p: LoweredCall, options: LookOptions) -> ModuleType | None:
 class ViewSums:
     """The sums that become a view; every query starts as one without allowed keys."""
 
-    def __init__(self, call: Call, options: LookOptions, grid: PairGrid | None = None):
-        grid, exact = grid or call.grid, call.exact
+    def __init__(self, q: Tensor, options: LookOptions, grid: PairGrid, exact: torch.dtype):
         front = (grid.batch, grid.heads)
-        new = lambda *size, fill=0.0, dtype=exact: call.q.new_full((*front, *size), fill, dtype=dtype)  # noqa: E731
+        new = lambda *size, fill=0.0, dtype=exact: q.new_full((*front, *size), fill, dtype=dtype)  # noqa: E731
         self.grid, self.top = grid, options.top
         self.lse = new(grid.queries, fill=-torch.inf)
         self.entropy, self.distance, self.peak = (new(grid.queries) for _ in range(3))
@@ -193,15 +192,15 @@ def sum_tiles(p: LoweredCall, sums: ViewSums) -> None:
         sums.lse[rows] = lse
         for span in chunk.spans:
             scores = tile.scores(span).flip(2)
-            add_tile(sums, tile, rows, slice(span.first, span.last), scores, lse[..., None])
+            add_tile(sums, tile, span, rows, slice(span.first, span.last), scores, lse[..., None])
 
 
-def add_tile(sums: ViewSums, tile: QueryTile, rows: tuple, keys: slice, s: Tensor, lse: Tensor) -> None:
-    """Add one tile's scores `[batch, heads, rows, width]` to the statistics."""
+def add_tile(sums: ViewSums, tile: QueryTile, span: KeySpan, rows: tuple, keys: slice, s: Tensor, lse: Tensor) -> None:
+    """Add the scores `[batch, heads, rows, width]` of a tile's span to the statistics of these rows and keys."""
     weights = (s - lse.masked_fill(lse == -torch.inf, torch.inf)).exp_()
     sums.entropy[rows] += (weights * (lse - s)).masked_fill_(weights == 0, 0.0).sum(-1)
     j = torch.arange(keys.start, keys.stop, device=s.device)
-    distance = (tile.distances(keys.start, keys.stop) + tile.inputs.call.origin[0]).abs().to(s.dtype)
+    distance = tile.distances(span.first, span.last).abs().to(s.dtype)
     by_pair = distance.dim() == 2
     sums.distance[rows] += torch.einsum("bhij,ij->bhi" if by_pair else "bhij,bxij->bhi", weights, distance)
     sums.peak[rows] = torch.maximum(sums.peak[rows], weights.amax(-1))
@@ -265,10 +264,21 @@ def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
     total = g.reduce((s - g.expand_rows(top)).exp_(), "sum")
     lse = torch.where(total > 0, top + total.log(), -torch.inf)
     lse = lse if p.sink is None else torch.logaddexp(lse, p.sink.to(lse.dtype).repeat(g.batch))
+    sums.lse.copy_(lse.mT.unflatten(0, (g.batch, g.heads)))
+    i, j = g.p.grid.indices()
+    add_edges(g, s, lse, sums, (i[:, 0] - g.p.grid.offset, j[0]), sums.grid)
+
+
+def add_edges(
+    g: edges.EdgeScores, s: Tensor, lse: Tensor, sums: ViewSums, numbers: tuple[Tensor, Tensor], whole: PairGrid
+) -> None:
+    """Statistics of edges with scores s `[edges, batch · heads]`, from the lse `[queries, batch · heads]` of each row.
+
+    `numbers` are those of the rows and keys in the grid `whole`, of which the map is.
+    """
     surprise = s.neg_().add_(g.expand_rows(lse))  # lse − s = −log p
     weights = surprise.neg().exp_()
     by_head = lambda x: x.mT.unflatten(0, (g.batch, g.heads))  # noqa: E731
-    sums.lse.copy_(by_head(lse))
     sums.entropy.copy_(by_head(g.reduce(weights * surprise, "sum")))
     sums.distance.copy_(by_head(g.reduce(weights * g.place_distances().abs().to(s.dtype), "sum")))
     sums.peak.copy_(by_head(g.reduce(weights, "max")).clamp(min=0.0))
@@ -279,8 +289,8 @@ def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
         sums.weights[:, :, g.csr.rows, g.csr.columns] = head_weights
     if sums.map is not None:
         down, across = sums.map.shape[-2:]
-        row = bucket_index(sums.grid.queries, down, weights.device)[g.csr.rows]
-        column = bucket_index(sums.grid.keys, across, weights.device)[g.csr.columns]
+        row = bucket_index(whole.queries, down, weights.device)[numbers[0][g.csr.rows]]
+        column = bucket_index(whole.keys, across, weights.device)[numbers[1][g.csr.columns]]
         cells = edges.sum_by_index(row * across + column, weights, down * across)
         sums.map.copy_(by_head(cells).unflatten(-1, (down, across)))
     if sums.top:

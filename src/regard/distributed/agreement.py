@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 import torch.distributed as dist
@@ -11,27 +11,38 @@ from torch import Tensor
 
 from ..attention.attend import parts_key
 from ..attention.dropout import draw_seed
+from ..attention.execution import mask_cache
+from ..attention.nonfinite import all_finite, can_check
+from ..attention.parts.masks import Everything
 from ..attention.parts.parts import Parts
 from ..errors import BadInput, RegardError
+from .exchange import digest_mask, message_device
 from .layout import Layout
 
+Tensors = tuple[Tensor, Tensor, Tensor]
+EVERYTHING = Everything()
 
-def agree(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts, check: Callable[[], None]) -> None:
-    """Raise on every rank unless `check` passes on all and they make the same call; compared once for each call kind.
 
-    Raises this rank's own error where it has one, and otherwise names the ranks that differ.
+def agree(layout: Layout, tensors: Tensors, parts: Parts, check: Callable[[], None]) -> bool:
+    """Raise on every rank unless `check` passes on all and they make the same call. Whether all tensors are finite.
+
+    On CPUs every call is compared. On GPUs each kind of call is compared once for a mask, since the result would have
+    to be waited for; contents are then not looked at. Raises this rank's own error where it has one, and otherwise
+    names the ranks that differ.
     """
-    own = local_key(layout, q, k, v, parts)
-    if own is not None and own in layout.compared:
-        return
+    device = message_device(layout.group)  # type: ignore[arg-type]
+    known = find_known(layout, tensors, parts)
+    if known is not None and device.type != "cpu":
+        return True
     error: Exception | None = None
-    try:
-        check()
-    except RegardError as raised:
-        error = raised
-    digest = call_digest(layout, q, k, v, parts) if error is None else -1
-    device = "cuda" if dist.get_backend(layout.group) == "nccl" else "cpu"
-    mine = torch.tensor([digest], dtype=torch.int64, device=device)
+    if known is None:
+        try:
+            check()
+        except RegardError as raised:
+            error = raised
+    digest = -1 if error is not None else known or call_digest(layout, tensors, parts)
+    finite = error is not None or parts.edges is not None or not can_check(tensors[0]) or all_finite(*tensors)
+    mine = torch.tensor([digest, finite], dtype=torch.int64, device=device)
     every = [torch.empty_like(mine) for _ in range(layout.ranks)]
     dist.all_gather(every, mine, group=layout.group)
     if error is not None:
@@ -39,46 +50,58 @@ def agree(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts, check: 
             raise error
         finally:
             del error  # its traceback has this frame: the cycle would keep the group alive after it is destroyed
-    digests = [int(x) for x in every]
-    failed = [rank for rank, x in enumerate(digests) if x == -1]
+    answers = torch.stack(every).tolist()
+    failed = [rank for rank, (x, _) in enumerate(answers) if x == -1]
     if failed:
         raise BadInput(f"Rank {failed[0]} refused the call; its own message says why.")
-    different = [rank for rank, x in enumerate(digests) if x != digests[0]]
+    different = [rank for rank, (x, _) in enumerate(answers) if x != answers[0][0]]
     if different:
         raise BadInput(
             f"The ranks make different calls: {different} differ from rank 0 in mask, parts, heads, sizes or types. "
-            f"This is rank {layout.rank}: {describe(q, k, v, parts)}."
+            f"This is rank {layout.rank}: {describe(tensors, parts)}."
         )
-    if own is not None:
-        layout.compared.add(own)
+    remember(layout, tensors, parts, digest)
+    return all(x for _, x in answers)
 
 
-def local_key(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> int | None:
-    """A number for calls of this kind and mask; None where tensors may have changed since."""
-    if parts.mask is not None and parts.mask.tensors():
-        return None
-    key = parts_key(q, k, v, parts, "")
-    return None if key is None else hash((key, repr(parts.mask), repr(parts.method)))
+def find_known(layout: Layout, tensors: Tensors, parts: Parts) -> int | None:
+    """The hash of calls of this kind and mask, if they were compared before; the arguments then fit together."""
+    key = call_kind(layout, tensors, parts)
+    return None if key is None else mask_cache(parts.mask or EVERYTHING).find(key)
 
 
-def call_digest(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> int:
+def remember(layout: Layout, tensors: Tensors, parts: Parts, digest: int) -> None:
+    key = call_kind(layout, tensors, parts)
+    if key is not None:
+        mask_cache(parts.mask or EVERYTHING).put(key, digest)
+
+
+def call_kind(layout: Layout, tensors: Tensors, parts: Parts) -> Hashable:
+    """What decides, beside the mask, whether calls are of one kind; None where contents matter (explicit places)."""
+    key = None if parts.places is not None else parts_key(*tensors, parts, "")
+    return None if key is None else ("compared", layout.number, key)
+
+
+def call_digest(layout: Layout, tensors: Tensors, parts: Parts) -> int:
     """A 62-bit hash of what all ranks must have in common."""
-    text = hashlib.sha256(describe(q, k, v, parts).encode())
+    text = hashlib.blake2b(describe(tensors, parts).encode())
     text.update(repr((layout.tokens, layout.tile, layout.strategy)).encode())
-    text.update(layout.query_owner.numpy().tobytes())
-    for tensor in [] if parts.mask is None else parts.mask.tensors():
-        text.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    text.update(b"" if parts.mask is None else digest_mask(parts.mask).encode())
+    for part in (parts.places, parts.edges):
+        for x in () if part is None else part.tensors().values():
+            shape = f"{list(x.shape)} {x.dtype}".encode()
+            text.update(shape if part is parts.edges else x.detach().cpu().contiguous().numpy().tobytes())
     return int.from_bytes(text.digest()[:8], "big") >> 2
 
 
-def describe(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> str:
+def describe(tensors: Tensors, parts: Parts) -> str:
     """The call in words, without the tokens of one rank."""
-    sizes = [(x.shape[0], x.shape[1], x.shape[3]) for x in (q, k, v)]
-    return f"{parts!r} on q, k, v of (batch, heads, dim) {sizes}, {q.dtype}"
+    sizes = [(x.shape[0], x.shape[1], x.shape[3]) for x in tensors]
+    return f"{parts!r} on q, k, v of (batch, heads, dim) {sizes}, {tensors[0].dtype}"
 
 
 def shared_seed(layout: Layout, generator: torch.Generator | None, device: torch.device) -> Tensor:
     """The dropout seed of rank 0, on every rank."""
-    seed = draw_seed(generator, device)
+    seed = draw_seed(generator, device).to(message_device(layout.group))  # type: ignore[arg-type]
     dist.broadcast(seed, group=layout.group, group_src=0)
-    return seed
+    return seed.to(device)

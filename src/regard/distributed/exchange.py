@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,11 +11,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from ..attention.execution import mask_cache
+from ..attention.parts.mask import Mask
 from ..errors import BadInput, RegardError
 
 
 class Exchange:
-    """Sends and receives between ranks; counts the bytes that arrive."""
+    """Sends and receives between ranks; counts the bytes that arrive.
+
+    gloo sends what is in the memory of the CPU: tensors on a GPU are copied there and back.
+    """
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
@@ -22,25 +28,79 @@ class Exchange:
 
     def start(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> PendingMessages:
         """Post messages; tensors without elements are left out on both sides."""
-        sent = [(x.contiguous(), rank) for x, rank in sends if x.numel()]
+        on_cpu = message_device(self.group).type == "cpu"
+        sent = [(x.cpu() if on_cpu else x.contiguous(), rank) for x, rank in sends if x.numel()]
         operations = [dist.P2POp(dist.isend, x, group=self.group, group_peer=rank) for x, rank in sent]
+        copies = []
         for buffer, rank in receives:
-            if buffer.numel():
-                operations.append(dist.P2POp(dist.irecv, buffer, group=self.group, group_peer=rank))
-                self.received += buffer.numel() * buffer.itemsize
-        return PendingMessages(dist.batch_isend_irecv(operations) if operations else [], [x for x, _ in sent])
+            if not buffer.numel():
+                continue
+            arriving = torch.empty_like(buffer, device="cpu") if on_cpu and buffer.is_cuda else buffer
+            if arriving is not buffer:
+                copies.append((arriving, buffer))
+            operations.append(dist.P2POp(dist.irecv, arriving, group=self.group, group_peer=rank))
+            self.received += buffer.numel() * buffer.itemsize
+        works = dist.batch_isend_irecv(operations) if operations else []
+        return PendingMessages(works, [x for x, _ in sent], copies)
 
 
 class PendingMessages:
     """Messages under way. It holds the sent tensors until they have left."""
 
-    def __init__(self, works: Sequence[dist.Work], sent: Sequence[Tensor]) -> None:
-        self.works, self.sent = works, sent
+    def __init__(
+        self, works: Sequence[dist.Work], sent: Sequence[Tensor], copies: Sequence[tuple[Tensor, Tensor]]
+    ) -> None:
+        self.works, self.sent, self.copies = works, sent, copies
 
     def wait(self) -> None:
         for work in self.works:
             work.wait()
-        self.works, self.sent = (), ()
+        for arrived, buffer in self.copies:
+            buffer.copy_(arrived)
+        self.works, self.sent, self.copies = (), (), ()
+
+
+class TokenFormat:
+    """How tensors `[batch, heads, tokens]` or `[batch, heads, tokens, dim]` travel together, token by token.
+
+    Those of one type become one message, `[tokens, numbers]`, of which the tokens of several ranks are slices.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.shapes = [(x.shape[0], x.shape[1], *x.shape[3:]) for x in tensors]
+        self.dtypes, self.device = [x.dtype for x in tensors], tensors[0].device
+
+    def empty(self, tokens: int) -> list[Tensor]:
+        """Memory for so many tokens, a tensor for each type."""
+        return [
+            torch.empty(tokens, self.numbers(dtype), dtype=dtype, device=self.device) for dtype in self.unique_types()
+        ]
+
+    def unique_types(self) -> list[torch.dtype]:
+        return list(dict.fromkeys(self.dtypes))
+
+    def numbers(self, dtype: torch.dtype) -> int:
+        """Numbers of a token of that type."""
+        return sum(math.prod(shape) for shape, own in zip(self.shapes, self.dtypes, strict=True) if own == dtype)
+
+    def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The messages of the tensors."""
+        messages = self.empty(tensors[0].shape[2])
+        for view, x in zip(self.unpack(messages), tensors, strict=True):
+            view.copy_(x)
+        return messages
+
+    def unpack(self, messages: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors in messages, as views."""
+        by_type = dict(zip(self.unique_types(), messages, strict=True))
+        used = dict.fromkeys(by_type, 0)
+        views = []
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            size = math.prod(shape)
+            part = by_type[dtype].narrow(1, used[dtype], size).unflatten(1, shape)  # [tokens, batch, heads, ...]
+            views.append(part.movedim(0, 2))
+            used[dtype] += size
+        return views
 
 
 def swap(group: ProcessGroup | None, rank: int, sends: list[Tensor], buffers: list[Tensor]) -> None:
@@ -86,6 +146,20 @@ def message_device(group: ProcessGroup) -> torch.device:
     return (
         torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
     )
+
+
+def digest_mask(mask: Mask) -> str:
+    """A hash of a mask, its tensors included, cached with it."""
+    if not isinstance(mask, Mask):
+        return repr(mask)
+
+    def make() -> str:
+        text = hashlib.blake2b(repr(mask).encode(), digest_size=16)
+        for tensor in mask.tensors():
+            text.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return text.hexdigest()
+
+    return mask_cache(mask).get("digest", make)
 
 
 def compare(group: ProcessGroup | None, check: Callable[[], object], call: str, what: str) -> None:

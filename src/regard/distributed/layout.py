@@ -17,9 +17,10 @@ from ..attention.parts.mask import Mask, PairGrid
 from ..attention.parts.parts import Parts
 from ..attention.sharding import OPEN_LAYOUTS
 from ..errors import BadInput
-from .assignment import Runs
+from .assignment import Assignment, Runs
 from .links import Link
-from .traffic import Traffic, find_traffic, owned_runs, visited_tiles
+from .traffic import Sizes, Traffic, best_traffic
+from .visited import find_visited
 
 if TYPE_CHECKING:
     from ..attention.look import LookOptions
@@ -33,35 +34,33 @@ NUMBERS = itertools.count()
 class Layout:
     """Which tokens of a sequence each of `ranks` holds, as `shard` chose them.
 
-    Tokens are shared out in tiles of `tile`: `query_owner` and `key_owner` have the rank of each. `tokens` are the
-    queries and keys of the whole; `group` the processes, None for a layout that is only planned with.
+    Tokens are shared out in tiles of `tile`, as `assignment` says. `tokens` are the queries and keys of the whole;
+    `group` the processes, None for a layout that is only planned with.
 
     While a layout is open (`with layout:`), models take and return this rank's tokens, and gradients of parameters are
     this rank's share, which DDP or an all-reduce sums.
     """
 
     strategy: str
-    query_owner: Tensor
-    key_owner: Tensor
-    ranks: int
+    assignment: Assignment
     rank: int
     group: ProcessGroup | None
-    tokens: tuple[int, int]
-    tile: int
     masks: tuple[Mask, ...]
     link: Link
+    sizes: Sizes
     number: int = field(default_factory=NUMBERS.__next__)
-    compared: set[int] = field(default_factory=set)
 
-    @functools.cached_property
-    def query_runs(self) -> tuple[Runs, ...]:
-        """The queries of every rank, as runs."""
-        return owned_runs(self.query_owner, self.ranks, self.tile, self.tokens[0])
+    @property
+    def ranks(self) -> int:
+        return self.assignment.ranks
 
-    @functools.cached_property
-    def key_runs(self) -> tuple[Runs, ...]:
-        """The keys of every rank, as runs."""
-        return owned_runs(self.key_owner, self.ranks, self.tile, self.tokens[1])
+    @property
+    def tokens(self) -> tuple[int, int]:
+        return self.assignment.tokens
+
+    @property
+    def tile(self) -> int:
+        return self.assignment.tile
 
     @functools.cached_property
     def own_places(self) -> Tensor:
@@ -70,11 +69,11 @@ class Layout:
 
     def rows(self, rank: int | None = None) -> Runs:
         """The queries of a rank (this one unless given), as runs (first, last + 1)."""
-        return self.query_runs[self.rank if rank is None else rank]
+        return self.assignment.query_runs[self.rank if rank is None else rank]
 
     def keys(self, rank: int | None = None) -> Runs:
         """The keys of a rank, as runs; those of its queries where a sequence attends to itself."""
-        return self.key_runs[self.rank if rank is None else rank]
+        return self.assignment.key_runs[self.rank if rank is None else rank]
 
     def places(self, rank: int | None = None) -> Tensor:
         """The positions of a rank's tokens in the whole sequence, `[tokens of the rank]`."""
@@ -117,9 +116,8 @@ class Layout:
         """What each rank computes and receives for a mask, cached with it."""
 
         def make() -> Traffic:
-            grid = PairGrid(*self.tokens, device=mask.device())
-            (visited,) = visited_tiles((mask,), grid, self.tile)
-            return find_traffic(visited, self.query_owner, self.key_owner, self.ranks)
+            visited = find_visited(mask, PairGrid(*self.tokens, device=mask.device()), self.tile)
+            return best_traffic(visited, self.assignment, self.sizes, self.link)[0]
 
         return mask_cache(mask).get(("traffic", self.number), make)
 

@@ -1,7 +1,7 @@
 """`look` over ranks: the weights of each rank's queries and their statistics, from what travels for `attend`.
 
-The first pass is that of `attend` and gives each query's log-sum-exp; the second adds the statistics rectangle by
-rectangle. What keys receive is summed over the ranks.
+The first pass is that of `attend` and gives each query's log-sum-exp; the second adds the statistics piece by piece.
+What keys receive is summed over the ranks.
 """
 
 from __future__ import annotations
@@ -9,33 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..attention.backends.blockwise import blockwise
+from ..attention.backends import edges as edge_kernels
 from ..attention.backends.blockwise.schedule import plan_chunks
 from ..attention.backends.blockwise.tile import TileInputs
-from ..attention.call import Call, LoweredCall
-from ..attention.look import LookOptions, ViewSums, add_tile, add_to_map, bucket_sizes, stable_topk
+from ..attention.call import LoweredCall
+from ..attention.look import LookOptions, ViewSums, add_edges, add_tile, add_to_map, bucket_sizes, stable_topk
 from ..attention.parts.mask import PairGrid
-from ..attention.parts.masks import Everything
 from ..attention.parts.parts import Parts
 from ..attention.view import View
 from .agreement import agree
-from .attention import (
-    KeyStages,
-    ShardedCall,
-    Tensors,
-    check_shard,
-    count,
-    forward_pass,
-    key_pieces,
-    local_slices,
-    lower_shard,
-    new_exchange,
-    own_queries,
-    return_heavy,
-    send_heavy,
-    sum_in_order,
-)
+from .attention import check_shard, shard_call, sum_in_order, whole_mask
 from .layout import Layout
+from .passes import HeavyExchange, KeyStages, ShardedCall, forward_pass, new_exchange
+from .shard_plan import Piece, take
 
 
 def look_sharded(layout: Layout, q: Tensor, k: Tensor, parts: Parts, options: LookOptions) -> View:
@@ -43,23 +29,20 @@ def look_sharded(layout: Layout, q: Tensor, k: Tensor, parts: Parts, options: Lo
 
     `received` has this rank's keys; the map is that of all ranks' queries.
     """
-    agree(layout, q, k, k, parts, lambda: check_shard(layout, q, k, k, parts, "auto"))
-    mask = Everything() if parts.mask is None else parts.mask
+    agree(layout, (q, k, k), parts, lambda: check_shard(layout, q, k, k, parts, "auto"))
+    mask = whole_mask(parts)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-        call = Call(q, k, k, parts.score, parts.position, mask, sink=parts.sink, bias=parts.bias)
-        lowered, _ = lower_shard(layout, call, "blockwise")
-        sharded = ShardedCall(layout, layout.traffic(mask), lowered, blockwise)  # type: ignore[arg-type]
+        sharded = shard_call(layout, (q, k, k), parts, mask, None, "blockwise", by_runs=parts.edges is None)
         _, lse = forward_pass(sharded)
-        sums = ShardedSums(layout, call, options)
+        sums = ShardedSums(sharded, options)
         sums.view.lse.copy_(lse)
-        sum_rectangles(sharded, sums)
+        sum_pieces(sharded, sums)
         statistics = sums.result()
         if parts.sink is not None:
             logits = parts.sink.head_logits(lse)[:, None]
             statistics["sink"] = (logits - lse).exp().masked_fill(lse == -torch.inf, 0.0)
-    shown = [
-        str(part) for part in (parts.score, parts.position, parts.bias, parts.mask, parts.sink) if part is not None
-    ]
+    names = ("score", "position", "bias", "edges", "mask", "sink", "places")
+    shown = [str(part) for part in (getattr(parts, name) for name in names) if part is not None]
     return View(
         **statistics,  # type: ignore[arg-type]
         mask=mask,
@@ -72,23 +55,26 @@ def look_sharded(layout: Layout, q: Tensor, k: Tensor, parts: Parts, options: Lo
 class ShardedSums:
     """Sums of this rank's rows (`view`), of all keys' weights from here, and of the map of the whole."""
 
-    def __init__(self, layout: Layout, call: Call, options: LookOptions) -> None:
-        self.layout, self.top = layout, options.top
-        self.whole = PairGrid(*layout.tokens, call.q.shape[0], call.q.shape[1], call.q.device)
+    def __init__(self, sharded: ShardedCall, options: LookOptions) -> None:
+        self.sharded, self.layout, q = sharded, sharded.layout, sharded.call.q
+        self.whole = PairGrid(*self.layout.tokens, q.shape[0], q.shape[1], q.device)
         self.options = options._replace(map=None)
-        self.view = self.rows(call.q.shape[2], call)
-        self.call = call
+        self.view = self.rows(q.shape[2])
         size = options.map
-        self.map = None if size is None else call.q.new_zeros(*call.q.shape[:2], *size, dtype=call.exact)
+        self.map = None if size is None else q.new_zeros(*q.shape[:2], *size, dtype=sharded.exact)
 
-    def rows(self, rows: int, call: Call) -> ViewSums:
+    def rows(self, rows: int) -> ViewSums:
         """Sums for so many rows over all keys."""
-        grid = PairGrid(rows, self.layout.tokens[1], call.q.shape[0], call.q.shape[1], call.q.device)
-        return ViewSums(call, self.options, grid)
+        q = self.sharded.call.q
+        grid = PairGrid(rows, self.layout.tokens[1], q.shape[0], q.shape[1], q.device)
+        return ViewSums(q, self.options, grid, self.sharded.exact)
 
-    def add(self, sums: ViewSums, p: LoweredCall, start: int, first: int) -> None:
-        """Add a rectangle whose rows begin at row `start` of `sums` and are query `first` and on of the whole."""
-        inputs, column = TileInputs(p), p.origin[1]
+    def add(self, sums: ViewSums, piece: Piece, p: LoweredCall) -> None:
+        """Add a piece: its edges, or one run of rows and one of keys."""
+        if piece.edges is not None:
+            return self.add_edges(sums, piece, p)
+        start, first, column = piece.row_slices[0][0], piece.rows[0][0], piece.keys[0][0]
+        inputs = TileInputs(p)
         for chunk in plan_chunks(p):
             tile = inputs.tile(chunk)
             rows = (chunk.batch, slice(None), slice(start + chunk.first, start + chunk.last))
@@ -96,10 +82,29 @@ class ShardedSums:
             for span in chunk.spans:
                 keys = slice(column + span.first, column + span.last)
                 s, lse = tile.scores(span).flip(2), sums.lse[rows][..., None]
-                add_tile(sums, tile, rows, keys, s, lse)
+                add_tile(sums, tile, span, rows, keys, s, lse)
                 if self.map is not None:
                     weights = (s - lse.masked_fill(lse == -torch.inf, torch.inf)).exp_()
                     add_to_map(self.map, self.whole, places, keys, weights)
+
+    def add_edges(self, sums: ViewSums, piece: Piece, p: LoweredCall) -> None:
+        """Add the edges of a piece."""
+        g = edge_kernels.EdgeScores(p)
+        rows, keys = (
+            torch.cat([torch.arange(first, first + count, device=p.q.device) for first, count in piece.row_slices]),
+            piece.key_numbers,
+        )
+        size = None if self.map is None else (self.map.shape[-2], self.map.shape[-1])
+        local = ViewSums(p.q, self.options._replace(map=size), p.grid, self.sharded.exact)
+        lse = sums.lse[:, :, rows].flatten(0, 1).mT.contiguous()
+        add_edges(g, edge_kernels.scores(g), lse, local, (piece.row_numbers, keys), self.whole)
+        if self.map is not None and local.map is not None:
+            self.map += local.map
+        if sums.weights is not None and local.weights is not None:
+            sums.weights[:, :, rows[:, None], keys] += local.weights
+        sums.received.index_add_(2, keys, local.received)
+        top = torch.where(local.top_keys < 0, -1, keys[local.top_keys.clamp(min=0)])
+        merge_rows(sums, rows, [local.entropy, local.distance, local.peak, local.top_weights, top])
 
     def result(self) -> dict[str, Tensor | None]:
         """The tensors of the view by name; what keys receive and the map are summed over the ranks, in their order."""
@@ -111,53 +116,46 @@ class ShardedSums:
         return result
 
 
-def sum_rectangles(sharded: ShardedCall, sums: ShardedSums) -> None:
-    """The second pass, over the rectangles of `attend`."""
-    p, layout = sharded.call, sharded.layout
-    exchange, queries = new_exchange(layout), own_queries(sharded)
-    rows = list(local_slices(layout.rows(), sharded.light_rows()))
-    for _, runs, k, v in KeyStages(sharded, exchange, p.k, p.v):
-        for keys, _, k_run, v_run in key_pieces(runs, k, v):
-            for run, start in rows:
-                call = sharded.rectangle(run, keys, queries.narrow(start, run[1] - run[0]), k_run, v_run)
-                if call is not None:
-                    sums.add(sums.view, call, start, run[0])
-    if not bool(sharded.traffic.heavy.any()):
+def sum_pieces(sharded: ShardedCall, sums: ShardedSums) -> None:
+    """The second pass, over the pieces of `attend`."""
+    p, rows = sharded.call, sharded.plan.heavy
+    exchange, queries = new_exchange(sharded.layout), sharded.own_queries()
+    heavy = None if rows is None else HeavyExchange(sharded, exchange, rows, [*queries, sums.view.lse])
+    for stage, k, v in KeyStages(sharded, exchange):
+        for piece in stage.pieces:
+            add_piece(sharded, sums, sums.view, piece, queries, k, v)
+    if heavy is None or rows is None:
         return
-    own = list(local_slices(layout.rows(), sharded.heavy_rows(layout.rank)))
-    for step in range(layout.ranks):
-        sent = [sums.view.lse[..., None], queries.q, *([] if queries.rel_q is None else [queries.rel_q])]
-        heavy, (lse, q, *rel) = send_heavy(sharded, exchange, sent, step)
-        others = sums.rows(count(heavy), sums.call)
-        others.lse.copy_(lse[..., 0])
-        tensors = Tensors(q, rel[0] if rel else None)
-        for run, start in local_slices(heavy, heavy):
-            for keys, key_start in local_slices(layout.keys(), layout.keys()):
-                k, v = (x.narrow(2, key_start, keys[1] - keys[0]) for x in (p.k, p.v))
-                call = sharded.rectangle(run, keys, tensors.narrow(start, run[1] - run[0]), k, v)
-                if call is not None:
-                    sums.add(others, call, start, run[0])
-        sums.view.received += others.received
-        made = [others.entropy, others.distance, others.peak, others.top_weights, others.top_keys]
-        made += [] if others.weights is None else [others.weights]
-        merge_rows(sums.view, own, return_heavy(sharded, exchange, made, step))
+    *arrived, lse = heavy.wait()
+    others = sums.rows(lse.shape[2])
+    others.lse.copy_(lse)
+    for piece in rows.pieces:
+        add_piece(sharded, sums, others, piece, arrived, p.k, p.v)
+    sums.view.received += others.received
+    made = [others.entropy, others.distance, others.peak, others.top_weights, others.top_keys]
+    heavy.give_back(made if others.weights is None else [*made, others.weights])
+    for part in heavy.collect():
+        merge_rows(sums.view, rows.own, part)
 
 
-def merge_rows(view: ViewSums, own: list[tuple[tuple[int, int], int]], made: list[Tensor]) -> None:
-    """Add what another rank made of this rank's rows, which lie at `own`."""
-    start = 0
+def add_piece(
+    sharded: ShardedCall, sums: ShardedSums, view: ViewSums, piece: Piece, queries: list[Tensor], k: Tensor, v: Tensor
+) -> None:
+    own = [take(x, piece.row_slices) for x in queries]
+    sums.add(view, piece, sharded.local_call(piece, own, *(take(x, piece.key_slices) for x in (k, v))))
+
+
+def merge_rows(view: ViewSums, rows: Tensor, made: list[Tensor]) -> None:
+    """Add what a rank made of some of this rank's rows."""
     entropy, distance, peak, top_weights, top_keys, *weights = made
-    for (first, last), place in own:
-        part, rows = slice(start, start + last - first), (slice(None), slice(None), slice(place, place + last - first))
-        view.entropy[rows] += entropy[:, :, part]
-        view.distance[rows] += distance[:, :, part]
-        view.peak[rows] = torch.maximum(view.peak[rows], peak[:, :, part])
-        if weights and view.weights is not None:
-            view.weights[rows] += weights[0][:, :, part]
-        if view.top:
-            weight = torch.cat([view.top_weights[rows], top_weights[:, :, part]], dim=-1)
-            key = torch.cat([view.top_keys[rows], top_keys[:, :, part]], dim=-1)
-            key, order = key.sort(dim=-1, stable=True)  # of equal weights the lower key wins
-            best, index = stable_topk(weight.gather(-1, order), view.top)
-            view.top_weights[rows], view.top_keys[rows] = best, key.gather(-1, index)
-        start += last - first
+    view.entropy.index_add_(2, rows, entropy)
+    view.distance.index_add_(2, rows, distance)
+    view.peak[:, :, rows] = torch.maximum(view.peak[:, :, rows], peak)
+    if weights and view.weights is not None:
+        view.weights.index_add_(2, rows, weights[0])
+    if view.top:
+        weight = torch.cat([view.top_weights[:, :, rows], top_weights], dim=-1)
+        key = torch.cat([view.top_keys[:, :, rows], top_keys], dim=-1)
+        key, order = key.sort(dim=-1, stable=True)  # of equal weights the lower key wins
+        best, index = stable_topk(weight.gather(-1, order), view.top)
+        view.top_weights[:, :, rows], view.top_keys[:, :, rows] = best, key.gather(-1, index)

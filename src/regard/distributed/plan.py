@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from ..attention.device_memory import format_bytes
-from ..attention.parts.masks import Everything
 from ..attention.parts.parts import Parts
 from ..attention.parts.scores import Additive
+from .attention import lower_call, whole_mask
 from .layout import Layout
+from .shard_plan import count_tokens
 from .traffic import RankCost, Sizes, Traffic, rank_costs
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class ShardedPlan:
             (
                 str(x.rank),
                 f"{x.rows:,}",
-                f"{x.tiles:,}",
+                f"{x.tiles:,.0f}",
                 format_bytes(x.received),
                 format_bytes(x.sent),
                 f"{x.seconds * 1e3:.3g} ms",
@@ -78,10 +80,10 @@ class ShardedPlan:
 
         figure = Figure(figsize=(9.0, 4.0), layout="constrained")
         left, right = figure.subplots(1, 2)
-        owners = self.traffic.query_owner[:, None].expand_as(self.traffic.visited).clone()
-        heavy = self.traffic.heavy[:, None].expand_as(owners)
-        owners[heavy] = self.traffic.key_owner.expand_as(owners)[heavy]
-        shown = owners.double().masked_fill(~self.traffic.visited, float("nan"))
+        assignment, light = self.traffic.assignment, self.traffic.light.dense()
+        shown = assignment.query_owner[:, None].expand_as(light).double().masked_fill(~light, float("nan"))
+        rows = (self.traffic.heavy // self.tile).unique()  # which have heavy rows: those cross the whole picture
+        shown[rows] = torch.where(light[rows], shown[rows], assignment.key_owner.double())
         left.imshow(shown.numpy(), cmap="tab20", aspect="auto", interpolation="nearest", vmin=0, vmax=19)
         left.set(xlabel=f"tiles of {self.tile} keys", ylabel=f"tiles of {self.tile} queries", title=self.strategy)
         numbers = [x.rank for x in self.ranks]
@@ -93,27 +95,32 @@ class ShardedPlan:
         return figure
 
 
-def call_sizes(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Sizes:
-    """What a call weighs by key, query, output and pair."""
-    batch, heads, dim = q.shape[0], q.shape[1], q.shape[3]
-    exact = max(v.itemsize, 4)
-    position = parts.position
-    relative = position is not None and position.rel_vectors(q, k) is not None
-    products = 1 + relative + (position is not None and position.multiplies_keys)
-    per_score = (4 if isinstance(parts.score, Additive) else 2) * dim * products
+def call_sizes(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Sizes:
+    """What a call weighs by key, query, output and pair, in the form that this rank's kernels take."""
+    own = (layout.rows(), layout.keys(), layout.keys())
+    q, k, v = (x[:, :, :1].expand(-1, -1, count_tokens(runs), -1) for x, runs in zip((q, k, v), own, strict=True))
+    with torch.no_grad():
+        p, _ = lower_call(layout, (q, k, v), Parts(**{**vars(parts), "dropout": 0.0}), whole_mask(parts))
+    relative, by_keys = p.rel_vectors is not None, p.key_vectors is not None
+    per_score = (4 if isinstance(parts.score, Additive) else 2) * p.q.shape[3] * (1 + relative + by_keys)
     return Sizes(
-        key=batch * k.shape[1] * (k.shape[3] * k.itemsize + v.shape[3] * v.itemsize),
-        query=batch * heads * dim * q.itemsize * (2 if relative else 1),
-        output=batch * heads * (v.shape[3] + 1) * exact,
-        pair=batch * heads * (per_score + 2 * v.shape[3]),
+        key=token_bytes(p.k) + token_bytes(p.v),
+        query=token_bytes(p.q) + (token_bytes(p.rel_vectors.queries) if p.rel_vectors is not None else 0),
+        output=q.shape[0] * q.shape[1] * (p.v.shape[3] + 1) * max(p.v.itemsize, 4),
+        pair=q.shape[0] * q.shape[1] * (per_score + 2 * p.v.shape[3]),
     )
+
+
+def token_bytes(x: Tensor) -> int:
+    """Bytes of one token of x `[batch, heads, tokens, dim]`."""
+    return x.shape[0] * x.shape[1] * x.shape[3] * x.itemsize
 
 
 def plan_sharded(layout: Layout, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> ShardedPlan:
     """The cost of one call for every rank."""
-    mask = Everything() if parts.mask is None else parts.mask
-    traffic, sizes = layout.traffic(mask), call_sizes(q, k, v, parts)
-    costs = rank_costs(traffic, layout.tile, layout.tokens, sizes, layout.link)
+    mask = whole_mask(parts)
+    traffic, sizes = layout.traffic(mask), call_sizes(layout, q, k, v, parts)
+    costs = rank_costs(traffic, sizes, layout.link)
     gathered = sizes.key * layout.tokens[1] * (layout.ranks - 1) // layout.ranks
     text = f"{mask} on {layout!r}, {layout.link.name}"
     return ShardedPlan(tuple(costs), gathered, layout.strategy, text, traffic, layout.tile)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..attention.parts.mask import Mask, PairGrid
 from ..attention.parts.masks import Everything
 from ..errors import BadInput
-from .assignment import STRATEGIES
+from .assignment import STRATEGIES, Assignment, tile_tokens
+from .exchange import compare, digest_mask
 from .layout import Layout
 from .links import Link, find_link
-from .traffic import Sizes, find_heavy, find_traffic, rank_costs, visited_tiles
+from .traffic import Sizes, best_traffic
+from .visited import Visited, find_visited
 
 MAX_TILE = 512
-MAX_TILES = 4096  # along the sequence, beyond which tiles grow
+MAX_TILES = 32768  # along the sequence, beyond which tiles grow
 TILES_PER_RANK = 16  # at least, where the sequence has them
 TYPICAL = Sizes(key=2 * 64 * 2 * 16, query=64 * 2 * 16, output=64 * 4 * 16, pair=4 * 64 * 16)  # 16 heads of 64, bf16
 
@@ -32,66 +34,68 @@ def make_layout(
     strategy: str = "auto",
     link: Link | str | None = None,
     tile: int | None = None,
+    pairs_per_token: float = 0.0,
 ) -> Layout:
     """`regard.shard`."""
     group, ranks, rank = resolve_mesh(mesh)
     queries, keys = (tokens, tokens) if isinstance(tokens, int) else tokens
-    if min(queries, keys) < ranks:
-        raise BadInput(
-            f"{min(queries, keys)} tokens cannot be shared out among {ranks} ranks; each needs at least one. "
-            "Use fewer processes for this length."
-        )
     given = (masks,) if isinstance(masks, Mask) else (Everything(),) if masks is None else tuple(masks)
-    if not given or not all(isinstance(mask, Mask) for mask in given):
-        raise BadInput(f"masks is {masks!r:.80}; it must be a Mask, a list of them, or None for no mask.")
-    device = "cuda" if group is not None and dist.get_backend(group) == "nccl" else "cpu"
-    cost_link = find_link(link or ("nvlink" if device == "cuda" else "gloo" if group is not None else "infiniband"))
     size = tile or tile_size(min(queries, keys), max(queries, keys), ranks)
-    if min(queries, keys) <= size * (ranks - 1):
-        raise BadInput(
-            f"Tiles of {size} tokens leave some of {ranks} ranks without any of {min(queries, keys)} tokens; "
-            "give a smaller tile."
-        )
-    visited = visited_tiles(given, PairGrid(queries, keys, device=given[0].device()), size)
-    if strategy != "auto" and strategy not in STRATEGIES:
-        raise BadInput(f"There is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}, or 'auto'.")
-    names = [strategy] if strategy != "auto" else list(STRATEGIES)
+    compare(
+        group,
+        lambda: check_layout(given, (queries, keys), ranks, size, strategy),
+        f"{queries} {keys} {size} {strategy} {link} {pairs_per_token} {[digest_mask(mask) for mask in given]}",
+        "tokens, masks or options of a layout",
+    )
+    gpu = group is not None and dist.get_backend(group) == "nccl"
+    cost_link = find_link(link or ("nvlink" if gpu else "gloo" if group is not None else "infiniband"))
+    visited = [find_visited(mask, PairGrid(queries, keys, device=mask.device()), size) for mask in given]
+    sizes = replace(TYPICAL, token=pairs_per_token * TYPICAL.pair)
     best, best_time = None, float("inf")
-    for name in names:
-        owners = assign(name, visited, ranks, square=queries == keys)
-        seconds = layout_time(visited, *owners, ranks, size, (queries, keys), cost_link)
+    for name in [strategy] if strategy != "auto" else STRATEGIES:
+        assignment = assign(name, visited, ranks, size, (queries, keys), pairs_per_token)
+        times = [best_traffic(one, assignment, sizes, cost_link)[1] for one in visited]
+        seconds = float(torch.stack(times).sum(0).max())
         if seconds < best_time * 0.99:  # an earlier, simpler one is preferred to one that is hardly faster
-            best, best_time = (name, *owners), seconds
+            best, best_time = (name, assignment), seconds
     if best is None:
         raise BadInput(f"No layout of {queries} × {keys} tokens over {ranks} ranks was found.")
-    return Layout(*best, ranks, rank, group, (queries, keys), size, given, cost_link)
+    return Layout(*best, rank, group, given, cost_link, sizes)
 
 
-def assign(name: str, visited: list[Tensor], ranks: int, *, square: bool) -> tuple[Tensor, Tensor]:
-    """The rank of every tile of queries and of keys, by the work of all masks; heavy rows are everybody's."""
-    rows = torch.stack([x.sum(1).double().masked_fill(find_heavy(x, ranks), 0.0) for x in visited]).sum(0)
-    owner = STRATEGIES[name](rows, ranks)
-    keys = owner if square else STRATEGIES["equal runs"](torch.ones(visited[0].shape[1]), ranks)
-    return owner, keys
+def check_layout(masks: tuple[Mask, ...], tokens: tuple[int, int], ranks: int, tile: int, strategy: str) -> None:
+    """Raise `BadInput` for masks, sizes or a strategy that make no layout."""
+    if min(tokens) < ranks:
+        raise BadInput(
+            f"{min(tokens)} tokens cannot be shared out among {ranks} ranks; each needs at least one. "
+            "Use fewer processes for this length."
+        )
+    if not masks or not all(isinstance(mask, Mask) for mask in masks):
+        raise BadInput(f"masks is {masks!r:.80}; it must be a Mask, a list of them, or None for no mask.")
+    if min(tokens) <= tile * (ranks - 1):
+        raise BadInput(
+            f"Tiles of {tile} tokens leave some of {ranks} ranks without any of {min(tokens)} tokens; "
+            "give a smaller tile."
+        )
+    if strategy != "auto" and strategy not in STRATEGIES:
+        raise BadInput(f"There is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}, or 'auto'.")
 
 
-def layout_time(
-    visited: list[Tensor],
-    query_owner: Tensor,
-    key_owner: Tensor,
+def assign(
+    name: str,
+    visited: Sequence[Visited],
     ranks: int,
     tile: int,
     tokens: tuple[int, int],
-    link: Link,
-) -> float:
-    """Seconds of the slowest rank, over one call with each mask."""
-    times = torch.zeros(ranks, dtype=torch.float64)
-    for one in visited:
-        traffic = find_traffic(one, query_owner, key_owner, ranks)
-        times += torch.tensor(
-            [x.seconds for x in rank_costs(traffic, tile, tokens, TYPICAL, link)], dtype=torch.float64
-        )
-    return float(times.max())
+    pairs_per_token: float = 0.0,
+) -> Assignment:
+    """The rank of every tile of queries and of keys, by the work of all masks; heavy rows are everybody's."""
+    rows = torch.stack([one.light.counts().double() for one in visited]).sum(0)
+    rows += len(visited) * pairs_per_token * tile_tokens(len(rows), tile, tokens[0]) / tile**2
+    owner = STRATEGIES[name](rows, ranks)
+    square = tokens[0] == tokens[1]
+    keys = owner if square else STRATEGIES["equal runs"](torch.ones(visited[0].tiles.columns), ranks)
+    return Assignment(owner, keys, ranks, tile, tokens)
 
 
 def tile_size(least: int, most: int, ranks: int) -> int:
@@ -126,4 +130,7 @@ def resolve_mesh(mesh: DeviceMesh | ProcessGroup | int | None) -> tuple[ProcessG
         group = dist.group.WORLD
     else:
         group = mesh
-    return group, dist.get_world_size(group), dist.get_rank(group)
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise BadInput("This process is not one of the mesh. Call it in those that are.")
+    return group, dist.get_world_size(group), rank

@@ -14,7 +14,8 @@ from ..errors import BadInput
 from .assignment import STRATEGIES, equal_runs
 from .links import Link, find_link
 from .shard import assign, tile_size
-from .traffic import Sizes, find_traffic, rank_costs, visited_tiles
+from .traffic import Sizes, best_traffic, traffic_bytes
+from .visited import find_visited
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,15 @@ def simulate(
         raise BadInput(f"{tokens} tokens cannot be shared out among {ranks} ranks; each needs at least one.")
     link, heads = find_link(link), heads or Heads()
     sizes, tile = heads.sizes(), tile_size(tokens, tokens, ranks)
-    (visited,) = visited_tiles((mask,), PairGrid(tokens, tokens), tile)
+    visited = find_visited(mask, PairGrid(tokens, tokens, device=mask.device()), tile)
     predictions = []
     for name in STRATEGIES:
-        traffic = find_traffic(visited, *assign(name, [visited], ranks, square=True), ranks)
-        costs = rank_costs(traffic, tile, (tokens, tokens), sizes, link)
-        work = traffic.work()
-        received = sum(x.received for x in costs) / ranks
+        assignment = assign(name, [visited], ranks, tile, (tokens, tokens))
+        traffic, seconds = best_traffic(visited, assignment, sizes, link)
+        work, (received, _) = traffic.work(), traffic_bytes(traffic, sizes)
         balance = float(work.max() / work.mean().clamp(min=1e-9))
-        predictions.append(Prediction(name, max(x.seconds for x in costs), received, balance))
-    work = visited.sum(1).double()
+        predictions.append(Prediction(name, float(seconds.max()), float(received.double().mean()), balance))
+    work = visited.tiles.counts().double()
     runs = work.new_zeros(ranks).index_add_(0, equal_runs(work, ranks), work)
     balance = float(runs.max() / runs.mean().clamp(min=1e-9))
     per_tile = tile * tile * sizes.pair

@@ -1,94 +1,132 @@
 """What a mask makes ranks compute and exchange. Every rank works it out alone: nothing is asked of another.
 
 A pair of tiles is computed where its queries are, and the keys that they visit travel there. Rows that visit far more
-than their share (global tokens) are computed where the keys are instead: the queries travel, and what each rank makes
-of its own keys is merged by log-sum-exp.
+than others (global tokens) may be computed where the keys are instead: the queries travel, and what each rank makes of
+its own keys is merged by log-sum-exp.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..attention.parts.mask import NONE, Mask, PairGrid, Tiling
-from .assignment import Runs, merge_tiles
+from .assignment import Assignment, Runs, merge_tiles
 from .links import Link
-from .region import whole_states
-
-HEAVY_SHARE = 0.25  # of a rank's work: what one tile of rows must exceed to be computed where the keys are
-HEAVY_ROWS = 4.0  # times the mean tile of rows, which it must exceed too
+from .visited import TileRuns, Visited
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Tiles of a mask, by rank.
+    """The visited tiles of a mask, by rank.
 
-    `visited [query tiles, key tiles]` says which tiles have allowed pairs; `heavy [query tiles]` which rows are
-    computed where the keys are; `needed [ranks, key tiles]` the key tiles that a rank's other rows visit.
+    `light` are the tiles that are computed where their queries are, `heavy` the numbers of the queries that are
+    computed where the keys are, and `heavy_runs` what they visit.
     """
 
-    visited: Tensor
+    light: TileRuns
     heavy: Tensor
-    needed: Tensor
-    query_owner: Tensor  # [query tiles]
-    key_owner: Tensor  # [key tiles]
-    ranks: int
+    heavy_runs: TileRuns
+    assignment: Assignment
 
+    @property
+    def ranks(self) -> int:
+        return self.assignment.ranks
+
+    @functools.cached_property
+    def needed(self) -> Tensor:
+        """The key tiles that each rank's light rows visit, boolean `[ranks, key tiles]`."""
+        return self.light.visited_by(self.assignment.query_owner, self.ranks)
+
+    @functools.cached_property
     def received_keys(self) -> Tensor:
-        """Key tiles that each rank receives, `[ranks]`."""
-        return (self.needed & (self.key_owner != torch.arange(self.ranks)[:, None])).sum(1)
+        """Keys that each rank receives of each, `[ranks, sources]`."""
+        sizes = self.needed.int() * self.assignment.key_sizes.int()
+        counts = sizes.new_zeros(self.ranks, self.ranks).index_add_(1, self.assignment.key_owner, sizes)
+        return counts.fill_diagonal_(0).long()
 
-    def keys_between(self, source: int, rank: int) -> Tensor:
-        """The key tiles of `source` that `rank` needs, by number."""
-        return (self.needed[rank] & (self.key_owner == source)).nonzero()[:, 0]
+    @functools.cached_property
+    def heavy_owner(self) -> Tensor:
+        """The rank of each heavy row."""
+        return self.assignment.query_owner[self.heavy // self.assignment.tile]
+
+    @functools.cached_property
+    def heavy_counts(self) -> list[int]:
+        """Heavy rows of each rank."""
+        return torch.bincount(self.heavy_owner, minlength=self.ranks).tolist()
+
+    def keys_between(self, source: int, rank: int) -> Runs:
+        """The keys of `source` that `rank` needs."""
+        tiles = (self.needed[rank] & (self.assignment.key_owner == source)).nonzero()[:, 0]
+        return merge_tiles(tiles, self.assignment.tile, self.assignment.tokens[1])
 
     def work(self) -> Tensor:
-        """Tiles that each rank computes, `[ranks]`."""
-        light = (self.visited & ~self.heavy[:, None]).sum(1).double()
-        total = torch.zeros(self.ranks, dtype=torch.float64).index_add_(0, self.query_owner, light)
-        columns = (self.visited & self.heavy[:, None]).sum(0).double()
-        return total.index_add_(0, self.key_owner, columns)
+        """Tiles that each rank computes, `[ranks]`; a heavy row is a part of one."""
+        light = self.assignment.sum_by_rank(self.light.counts().double())
+        columns = self.heavy_runs.column_counts().double() / self.assignment.tile
+        return light + self.assignment.sum_by_rank(columns, keys=True)
 
-    def heavy_tiles(self, rank: int) -> Tensor:
-        """The tiles of rows of `rank` that are computed where the keys are, by number."""
-        return (self.heavy & (self.query_owner == rank)).nonzero()[:, 0]
+    def pieces(self) -> Tensor:
+        """Runs of queries and of needed keys of each rank, `[ranks]`: what is copied and scheduled one by one."""
+        rows, keys = (
+            torch.nn.functional.pad(owner.diff() != 0, (1, 0), value=True)
+            for owner in (self.assignment.query_owner, self.assignment.key_owner)
+        )
+        before = torch.nn.functional.pad(self.needed, (1, 0))[:, :-1]
+        return self.assignment.sum_by_rank(rows.long()) + (self.needed & (~before | keys)).sum(1)
+
+    @functools.cached_property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """The steps of each stage: at step s rank r receives from rank r − s. The same on all ranks.
+
+        A stage has as many steps as bring no rank more keys than it owns, or one step.
+        """
+        ranks, own = torch.arange(self.ranks), self.assignment.sum_by_rank(self.assignment.key_sizes, keys=True)
+        stages: list[tuple[int, ...]] = []
+        held = torch.zeros_like(own)
+        for step in range(1, self.ranks):
+            counts = self.received_keys[ranks, (ranks - step) % self.ranks]
+            if not bool(counts.any()):
+                continue
+            if stages and bool((held + counts <= own).all()):
+                stages[-1], held = (*stages[-1], step), held + counts
+            else:
+                stages.append((step,))
+                held = counts
+        return tuple(stages)
 
 
-def visited_tiles(masks: tuple[Mask, ...], grid: PairGrid, tile: int) -> list[Tensor]:
-    """For each mask which tiles have allowed pairs in some row of the batch and some head."""
-    tiling = Tiling(grid, tile, tile)
-    return [(whole_states(mask, tiling) != NONE).flatten(0, 1).any(0).cpu() for mask in masks]
+def find_traffic(visited: Visited, assignment: Assignment, heavy: bool = True) -> Traffic:
+    """What each rank computes and receives for one mask; `heavy` rows are computed where the keys are, or as others."""
+    if heavy:
+        return Traffic(visited.light, visited.heavy, visited.heavy_runs, assignment)
+    none = TileRuns(0, visited.tiles.columns, *[visited.tiles.row[:0]] * 3)
+    return Traffic(visited.tiles, visited.heavy[:0], none, assignment)
 
 
-def find_heavy(visited: Tensor, ranks: int) -> Tensor:
-    """The tiles of rows that are worth computing where the keys are, `[query tiles]`."""
-    rows = visited.sum(1).double()
-    if ranks == 1 or not len(rows):
-        return torch.zeros(len(rows), dtype=torch.bool)
-    share = rows.sum() / ranks
-    return (rows > HEAVY_SHARE * share) & (rows > HEAVY_ROWS * rows.median().clamp(min=1))
-
-
-def find_traffic(visited: Tensor, query_owner: Tensor, key_owner: Tensor, ranks: int) -> Traffic:
-    """What each rank computes and receives for one mask."""
-    heavy = find_heavy(visited, ranks)
-    light = visited & ~heavy[:, None]
-    needed = torch.zeros(ranks, visited.shape[1], dtype=torch.bool)
-    for rank in range(ranks):
-        needed[rank] = light[query_owner == rank].any(0)
-    return Traffic(visited, heavy, needed, query_owner, key_owner, ranks)
+def best_traffic(visited: Visited, assignment: Assignment, sizes: Sizes, link: Link) -> tuple[Traffic, Tensor]:
+    """The faster of both ways to compute heavy rows, with the seconds of each rank."""
+    options = [True, False] if len(visited.heavy) and assignment.ranks > 1 else [False]
+    both = [find_traffic(visited, assignment, heavy) for heavy in options]
+    times = [rank_seconds(traffic, sizes, link) for traffic in both]
+    best = min(range(len(both)), key=lambda n: float(times[n].max()))
+    return both[best], times[best]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a call weighs: bytes of one key with its value, of one query, of one output, and operations of one pair."""
+    """What a call weighs: bytes of one key with its value, of one query, of one output, and operations of one pair.
+
+    `token` are the operations of a token outside attention, which a rank has for each of its queries.
+    """
 
     key: int
     query: int
     output: int
     pair: int
+    token: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,52 +135,39 @@ class RankCost:
 
     rank: int
     rows: int
-    tiles: int
+    tiles: float
     received: int  # bytes
     sent: int  # bytes
     seconds: float
 
 
-def rank_costs(traffic: Traffic, tile: int, tokens: tuple[int, int], sizes: Sizes, link: Link) -> list[RankCost]:
-    """The cost of every rank; communication runs while tiles are computed, so the longer of the two counts."""
-    received, sent = traffic_bytes(traffic, tile, tokens, sizes)
-    work = traffic.work()
-    sizes_of_tiles = tile_tokens(len(traffic.query_owner), tile, tokens[0])
-    rows = torch.zeros(traffic.ranks, dtype=torch.long).index_add_(0, traffic.query_owner, sizes_of_tiles)
-    costs = []
-    for rank in range(traffic.ranks):
-        messages = int((traffic.key_owner[traffic.needed[rank]].unique() != rank).sum())
-        compute = link.compute(float(work[rank]) * tile * tile * sizes.pair)
-        transfer = link.transfer(float(received[rank]), max(messages, int(received[rank] > 0)))
-        moved = int(received[rank]), int(sent[rank])
-        costs.append(RankCost(rank, int(rows[rank]), int(work[rank]), *moved, max(compute, transfer)))
-    return costs
+def rank_costs(traffic: Traffic, sizes: Sizes, link: Link) -> list[RankCost]:
+    """The cost of every rank."""
+    received, sent = traffic_bytes(traffic, sizes)
+    rows, seconds = traffic.assignment.sum_by_rank(traffic.assignment.query_sizes), rank_seconds(traffic, sizes, link)
+    columns = (x.tolist() for x in (rows, traffic.work(), received, sent, seconds))
+    return [RankCost(rank, *row) for rank, row in enumerate(zip(*columns, strict=True))]
 
 
-def traffic_bytes(traffic: Traffic, tile: int, tokens: tuple[int, int], sizes: Sizes) -> tuple[Tensor, Tensor]:
+def rank_seconds(traffic: Traffic, sizes: Sizes, link: Link) -> Tensor:
+    """Seconds of each rank; messages travel while tiles are computed, so the longer of the two counts."""
+    received, _ = traffic_bytes(traffic, sizes)
+    rows = traffic.assignment.sum_by_rank(traffic.assignment.query_sizes)
+    operations = traffic.work() * (traffic.assignment.tile**2 * sizes.pair) + rows * sizes.token
+    pieces = traffic.pieces() + 1 + len(traffic.stages)
+    messages = (traffic.received_keys > 0).sum(1)
+    if len(traffic.heavy):
+        messages = messages + 2 * (traffic.ranks - 1)
+    compute = operations / link.flops + pieces * link.piece
+    transfer = messages * link.latency + received / link.bandwidth
+    return torch.maximum(compute, transfer)
+
+
+def traffic_bytes(traffic: Traffic, sizes: Sizes) -> tuple[Tensor, Tensor]:
     """Bytes that each rank receives and sends in a forward pass, `[ranks]` each."""
-    ranks = torch.arange(traffic.ranks)
-    received, sent = torch.zeros(traffic.ranks, dtype=torch.long), torch.zeros(traffic.ranks, dtype=torch.long)
-    foreign = traffic.needed & (traffic.key_owner != ranks[:, None])
-    key_sizes = tile_tokens(traffic.visited.shape[1], tile, tokens[1]) * sizes.key
-    received += (foreign * key_sizes).sum(1)
-    sent.index_add_(0, traffic.key_owner, (foreign * key_sizes).sum(0))
-    heavy = traffic.heavy.nonzero()[:, 0]
-    if len(heavy):
-        rows = tile_tokens(len(traffic.query_owner), tile, tokens[0])[heavy]
-        for owner, count in zip(traffic.query_owner[heavy].tolist(), rows.tolist(), strict=True):
-            others = ranks != owner  # they receive the queries and send what they made of them
-            received += torch.where(others, count * sizes.query, count * sizes.output * (traffic.ranks - 1))
-            sent += torch.where(others, count * sizes.output, count * sizes.query * (traffic.ranks - 1))
-    return received, sent
-
-
-def tile_tokens(tiles: int, tile: int, tokens: int) -> Tensor:
-    """Tokens of each tile; the last may have fewer."""
-    first = torch.arange(tiles) * tile
-    return (first + tile).clamp(max=tokens) - first
-
-
-def owned_runs(owner: Tensor, ranks: int, tile: int, tokens: int) -> tuple[Runs, ...]:
-    """The tokens of each rank, as runs."""
-    return tuple(merge_tiles((owner == rank).nonzero()[:, 0], tile, tokens) for rank in range(ranks))
+    keys = traffic.received_keys * sizes.key
+    own = torch.tensor(traffic.heavy_counts, dtype=torch.long)
+    others = own.sum() - own  # heavy rows of other ranks: their queries come, what was made of them goes
+    back = own * (traffic.ranks - 1)
+    received = keys.sum(1) + others * sizes.query + back * sizes.output
+    return received, keys.sum(0) + others * sizes.output + back * sizes.query

@@ -238,7 +238,7 @@ def replace_tensors(p: LoweredCall, tensors: Tensors, needs_grad: tuple[bool, ..
     parts = (weight, p.activation, p.slope, rel_bias, rel_vectors)
     places = None if query_places is None else (query_places, key_places)
     key_vectors = None if p.key_vectors is None else KeyVectors(keys, p.key_vectors.zero)  # type: ignore[arg-type]
-    fixed = (p.tied, p.origin, p.cap, pair_bias, sink, places, p.plan, key_vectors, *edges)
+    fixed = (p.tied, p.numbers, p.cap, pair_bias, sink, places, p.plan, key_vectors, *edges)
     return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, *fixed)  # type: ignore[arg-type]
 
 

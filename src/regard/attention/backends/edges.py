@@ -135,8 +135,16 @@ class EdgeScores:
         """x `[edges, ...]` reduced over each query's edges."""
         return torch.segment_reduce(x, how, offsets=self.csr.starts, axis=0, unsafe=True)
 
+    def numbers(self) -> tuple[Tensor, Tensor]:
+        """i and j of every row and key, those of the whole where the call is a part of it."""
+        if self.p.numbers is not None:
+            return self.p.numbers
+        i, j = self.p.grid.indices()
+        return i[:, 0], j[0]
+
     def distance(self) -> Tensor:
-        return self.csr.rows + self.p.grid.offset - self.csr.columns
+        i, j = self.numbers()
+        return i[self.csr.rows] - j[self.csr.columns]
 
     def place_distances(self) -> Tensor:
         """i − j of each edge at explicit places, `[edges, batch · heads or 1]`; by rows without them."""
@@ -264,10 +272,10 @@ def dropout_scale(g: EdgeScores) -> Tensor | None:
     if p.seed is None:
         return None
     device = p.q.device
-    i = torch.arange(p.grid.queries, device=device) + p.grid.offset
+    i, j = g.numbers()
     rows = row_keys(p.seed, torch.arange(g.batch, device=device), torch.arange(g.heads, device=device), i)
     rows = rows.flatten(0, 1).mT.contiguous()  # [queries, batch · heads]
-    x = to_int32(g.expand_rows(rows)) ^ to_int32(g.csr.columns * GOLDEN & 0xFFFFFFFF)[:, None]
+    x = to_int32(g.expand_rows(rows)) ^ to_int32(j[g.csr.columns] * GOLDEN & 0xFFFFFFFF)[:, None]
     return ((mix_int32(x) & 0x7FFFFFFF) >= threshold(p.dropout)).to(g.exact) * keep_scale(p.dropout)
 
 

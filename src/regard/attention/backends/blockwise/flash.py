@@ -82,7 +82,7 @@ def dense_rows(x: Tensor) -> Tensor:
 
 
 def mask_bias(inputs: TileInputs, chunk: QueryChunk, spans: tuple[KeySpan, ...]) -> tuple[Tensor | None, Tensor | None]:
-    """0 or −∞ for each pair, `[batch or 1, heads or 1, rows, width]`, and the rows without allowed keys; None for none."""
+    """0 or −∞ for each pair, `[batch or 1, heads or 1, rows, width]`, and the rows without allowed keys, if any."""
     mixed = [part for span in spans for part in span.mixed]
     if not mixed:
         return None, None

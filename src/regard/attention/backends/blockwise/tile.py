@@ -169,6 +169,9 @@ class QueryTile:
     def distances(self, first: int, last: int) -> Tensor:
         """i − j of the chunk's rows, first to last, and keys first … last − 1, `[rows, width]` or `[batch, 1, …]`."""
         x = self.inputs
+        if x.call.places is None and x.call.numbers is not None:
+            i, j = x.call.numbers
+            return i[self.chunk.first : self.chunk.last, None] - j[first:last]
         grid = replace(x.grid, places=x.call.places)
         i, j = grid.at_places(self.i.flip(0)[:, None], torch.arange(first, last, device=self.i.device)[None, :])
         distance = i - j
@@ -237,8 +240,10 @@ class QueryTile:
             return None
         device = self.i.device
         batch = torch.arange(self.chunk.batch.start, self.chunk.batch.stop, device=device)
-        rows = row_keys(call.seed, batch, torch.arange(self.inputs.grid.heads, device=device), self.i + call.origin[0])
-        j = torch.arange(span.first, span.last, device=device) + call.origin[1]
+        i, j = self.i, torch.arange(span.first, span.last, device=device)
+        if call.numbers is not None:
+            i, j = call.numbers[0][self.chunk.first : self.chunk.last].flip(0), call.numbers[1][j]
+        rows = row_keys(call.seed, batch, torch.arange(self.inputs.grid.heads, device=device), i)
         return keep_mask(rows, j, call.dropout).to(self.inputs.exact) * keep_scale(call.dropout)
 
 

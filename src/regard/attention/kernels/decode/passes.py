@@ -75,7 +75,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     rel_scores, rel_zero = relative_scores(p)
     pairs = q if p.pair_bias is None else p.pair_bias
     tensors = (q, k, v, rel_bias, rel_scores, pairs, *evaluate_mask(p), q if p.seed is None else p.seed)
-    exact_output = p.has_part_tensors and any(p.needs_grad)
+    exact_output = p.exact_output
     layout = tuple([(x.shape, x.stride(), x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
     launches = p.plan.get(
         (DecodeLaunches, layout, exact_output), lambda: DecodeLaunches(p, tensors, rel_zero, exact_output)

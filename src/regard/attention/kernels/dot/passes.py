@@ -150,7 +150,7 @@ def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor |
     return DotConfig(
         p.grid, v.dtype, p.q.shape[1] // p.k.shape[1], q.shape[3], v.shape[3], steps, abs(p.scale) or 1.0,
         None if p.seed is None else p.dropout, 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2,
-        p.rel_vectors is not None, p.has_part_tensors and any(p.needs_grad), p.cap, p.sink is not None,
+        p.rel_vectors is not None, p.exact_output, p.cap, p.sink is not None,
         PairLayout.of(p.pair_bias), p.key_vectors is not None,
     )  # fmt: skip
 

@@ -74,6 +74,8 @@ def covers(p: LoweredCall) -> str | None:
         return "the mask is not a graph: Edges(edge_index) alone"
     if p.rel_vectors is not None:
         return "relative vectors along edges have no kernel"
+    if p.numbers is not None and (p.rel_bias is not None or p.seed is not None):
+        return "distances and dropout of a part of a graph have no kernel"
     if p.cap is not None or p.pair_bias is not None:
         return "a cap and a bias by pair along edges have no kernel"
     if any(x.dtype == torch.float64 for x in (p.q, p.k, p.v)):
