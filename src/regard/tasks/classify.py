@@ -35,7 +35,7 @@ from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
-from .inputs.word_features import WordFeatures
+from .inputs.words.features import WordFeatures
 from .losses.choose_target import input_target_from_dict, make_target
 from .losses.r_drop import repeat_batch, symmetric_kl
 from .losses.targets import ClassTarget, InputTarget, LabelsTarget, RegressionTarget

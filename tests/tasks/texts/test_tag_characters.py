@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Tagged
-from regard.tasks.inputs.character_features import COLUMNS, CharacterFeatures
-from regard.tasks.inputs.character_vectors import character_vectors
-from regard.tasks.inputs.word_boundaries import allowed_transitions, best_labels, boundary_labels, join_characters
-from regard.tasks.inputs.word_features import PAD, UNKNOWN
+from regard.tasks.inputs.words.boundaries import allowed_transitions, best_labels, boundary_labels, join_characters
+from regard.tasks.inputs.words.character_vectors import character_vectors
+from regard.tasks.inputs.words.characters import COLUMNS, CharacterFeatures
+from regard.tasks.inputs.words.features import PAD, UNKNOWN
 from regard.tasks.texts.tag import Tag, TagSettings, strip_end
 
 WORDS = {"甲乙": "NOUN", "丙": "VERB", "丁戊己": "ADJ", "庚": "PRON", "辛乙": "NOUN"}

@@ -26,7 +26,7 @@ from ..architecture import Architecture, stack_of
 from ..task import require_tokenizer
 from .cache import MethodCache
 from .given import as_text
-from .word_features import ALL, PAD, UNKNOWN, WordFeatures
+from .words.features import ALL, PAD, UNKNOWN, WordFeatures
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings

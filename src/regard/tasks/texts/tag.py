@@ -18,7 +18,7 @@ from ...data.reading import Reading
 from ...data.tagged import Tagged, read_tagged
 from ...errors import BadInput
 from ..inputs.given import as_text
-from ..inputs.word_boundaries import join_characters, split_words
+from ..inputs.words.boundaries import join_characters, split_words
 from ..metrics.segmentation import segmentation_scores
 from ..results import Tagging
 from ..task import Batch, Scores

@@ -24,10 +24,10 @@ from ...models.heads import IGNORED, ClassificationHeadConfig
 from ...models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ...settings import Settings, setting
 from ..architecture import Architecture, stack_of
-from ..inputs.character_features import CharacterFeatures
-from ..inputs.word_boundaries import best_labels, boundary_labels
-from ..inputs.word_features import WordFeatures
-from ..inputs.word_splitting import WordSplitter
+from ..inputs.words.boundaries import best_labels, boundary_labels
+from ..inputs.words.characters import CharacterFeatures
+from ..inputs.words.features import WordFeatures
+from ..inputs.words.splitting import WordSplitter
 from ..losses.r_drop import r_drop_loss, repeat_batch
 from ..pretrained.pretrained import Encoder, Pretrained
 from ..pretrained.texts import SubwordTexts
