@@ -46,7 +46,7 @@ class SpansSettings(TagSettings):
         "auto", "What a token is; auto takes the file's words, or characters where most letters are Chinese."
     )
     column: str | None = setting(None, "Column of the tags or spans: a name, or the number of a column of text.")
-    unpunctuated: float = setting(0.0, "Not used by this task.", ge=0, le=0)
+    punctuation_dropout: float = setting(0.0, "Not used by this task.", ge=0, le=0, former="unpunctuated")
 
 
 class SpanTagger(TokenTagger[SpannedText]):
