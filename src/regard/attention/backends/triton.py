@@ -91,14 +91,17 @@ def run(call: Call) -> Tensor:
 
 
 def prepare(call: Call) -> AttentionFunction | None:
-    """A step of decoding as a function of q, k and v alone, for all calls of the same kind; None for other calls."""
+    """`run` as a function of q, k and v alone, for all calls of the same kind; None where it needs more than them."""
     fixed = call.position is None or (isinstance(call.position, Alibi) and call.position.slopes is None)
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
-    if not fixed or trains or type(call.score) is not Dot or not isinstance(call.mask, Everything):
+    if not fixed or type(call.score) is not Dot:
         return None
     from ..kernels.decode import passes as decode
+    from ..kernels.dot import step
 
-    return decode.DecodeStep(lower(call)) if decode.covers(lower(call)) is None else None
+    p = lower(call)
+    if not any(p.needs_grad) and isinstance(p.mask, Everything) and decode.covers(p) is None:
+        return decode.DecodeStep(p)
+    return step.DotStep(p, solve) if decode.covers(p) is not None and step.covers(p) else None
 
 
 def round_inputs(p: LoweredCall, call: Call) -> LoweredCall:

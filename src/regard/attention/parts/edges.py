@@ -58,6 +58,10 @@ class Edges(Mask):
         if not torch.compiler.is_compiling():
             self.sort(grid.queries, grid.keys)
 
+    @property
+    def checked_by_shape(self) -> bool:
+        return False
+
     def sort(self, queries: int, keys: int) -> SortedEdges:
         """The distinct edges, sorted once for all masks with these edges; raises when an index is out of range."""
 

@@ -178,6 +178,11 @@ class Mask(Part):
     def check(self, grid: PairGrid) -> None:
         """Raise `BadInput` when the mask does not fit a call of these sizes."""
 
+    @property
+    def checked_by_shape(self) -> bool:
+        """Whether `check` reads the shapes of the mask's tensors and not their contents."""
+        return True
+
     def at_layer(self, layer: int, training: bool) -> Mask | None:
         """The mask of one layer of a stack: this one, unless it specifies one for each layer."""
         return self
@@ -288,6 +293,10 @@ class And(Mask):
         self.left.check(grid)
         self.right.check(grid)
 
+    @property
+    def checked_by_shape(self) -> bool:
+        return self.left.checked_by_shape and self.right.checked_by_shape
+
     def __repr__(self) -> str:
         return f"{parenthesize(self.left, Or)} & {parenthesize(self.right, And | Or)}"
 
@@ -340,6 +349,10 @@ class Or(Mask):
         self.left.check(grid)
         self.right.check(grid)
 
+    @property
+    def checked_by_shape(self) -> bool:
+        return self.left.checked_by_shape and self.right.checked_by_shape
+
     def __repr__(self) -> str:
         return f"{parenthesize(self.left, And)} | {parenthesize(self.right, And | Or)}"
 
@@ -381,6 +394,10 @@ class Not(Mask):
 
     def check(self, grid: PairGrid) -> None:
         self.mask.check(grid)
+
+    @property
+    def checked_by_shape(self) -> bool:
+        return self.mask.checked_by_shape
 
     def __repr__(self) -> str:
         return f"~{parenthesize(self.mask, And | Or)}"

@@ -6,6 +6,7 @@ a stack, and a call of `attend` goes through an `Attend` that belongs to the mod
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,8 +59,13 @@ def direct_attend(module: nn.Module, index: int = 0) -> DirectAttend:
 
 def calls_attend(module: nn.Module) -> bool:
     """Whether the code of a module's class calls `regard.attend`, itself or in a function of its own file."""
-    cls = type(module)
-    if is_own(cls) or any(isinstance(child, Attend) for child in module.children()):
+    return class_calls_attend(type(module)) and not any(isinstance(child, Attend) for child in module.children())
+
+
+@functools.cache
+def class_calls_attend(cls: type[nn.Module]) -> bool:
+    """Whether the code of a class calls `regard.attend`, itself or in a function of its own file."""
+    if is_own(cls):
         return False
     methods = [value for base in cls.__mro__ if not is_own(base) for value in vars(base).values()]
     functions = [value for value in methods if isinstance(value, FunctionType)]
@@ -118,7 +124,8 @@ def follow_calls(model: nn.Module, on_call: Callable[[str, DirectAttend], None])
         return
     try:
         for name, module in model.named_modules():
-            handles += push_and_pop(module, name or "attend")
+            if type(module).__module__.partition(".")[0] != "torch":  # whose modules never call `attend`
+                handles += push_and_pop(module, name or "attend")
         INTERCEPTORS.append(intercept_call)
         yield
     finally:

@@ -186,16 +186,22 @@ def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor |
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output, in float32 where gradients need it, and log-sum-exp."""
     inputs = DotInputs(p)
-    plan, c = inputs.plan, inputs.config
-    if not plan.compiled:
-        compile_first(plan, p)
-    schedule = inputs.schedule(forward_schedule)
+    if not inputs.plan.compiled:
+        compile_first(inputs.plan, p)
+    output, lse = weighted_sums(inputs)
+    width = p.v.shape[-1]
+    return output if inputs.config.value_dim == width else output[..., :width].contiguous(), lse
+
+
+def weighted_sums(inputs: DotInputs) -> tuple[Tensor, Tensor]:
+    """Output, as wide as the kernels' values, and log-sum-exp."""
+    plan, schedule = inputs.plan, inputs.schedule(forward_schedule)
     output, lse = torch.empty(plan.output, dtype=plan.output_dtype, device=plan.device), plan.empty32(plan.rows)
     partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
     schedule.start(*inputs.operands(), inputs.sink, inputs.seed, output, lse, *partials)
     if schedule.splits:
         schedule.merge_outputs(output, lse, *partials, inputs.sink)
-    return output if c.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
+    return output, lse
 
 
 def compile_first(plan: DotPlan, p: LoweredCall) -> None:
@@ -233,10 +239,8 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
     p = add_rel_vectors(p)
     inputs = DotInputs(p)
-    plan, c = inputs.plan, inputs.config
-    grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), plan.output_dtype)
-    rows = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
-    inputs.schedule(delta_launch)(output, lse, *rows)
+    c = inputs.config
+    rows = row_sums(inputs, grad, output, lse)
     drel_bias = drel_q = drel_vectors = dpairs = dkey_vectors = None
     if p.rel_vectors is None:
         dq, (dk, dv) = query_gradient(inputs, rows), key_gradients(inputs, rows)
@@ -265,6 +269,15 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         dkey_vectors = cut(dkey_vectors, p.q)
         dv = cut(dv, p.v)
     return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors]
+
+
+def row_sums(inputs: DotInputs, grad: Tensor, output: Tensor, lse: Tensor) -> OutputGrad:
+    """d output in the layout of the kernels, with lse in base 2 and δ of every row."""
+    plan = inputs.plan
+    grad, output = pad_align(grad.contiguous(), plan.dtype), pad_align(output.contiguous(), plan.output_dtype)
+    rows = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
+    inputs.schedule(delta_launch)(output, lse, *rows)
+    return rows
 
 
 def delta_launch(c: DotConfig, mask: Mask) -> Launch:

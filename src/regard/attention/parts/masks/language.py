@@ -127,6 +127,10 @@ class Tree(Mask):
     def nodes(self) -> int:
         return self.parents.shape[-1] if isinstance(self.parents, Tensor) else len(self.parents)
 
+    @property
+    def checked_by_shape(self) -> bool:
+        return False
+
     def check(self, grid: PairGrid) -> None:
         if self.nodes > grid.keys:
             raise BadInput(f"Tree has {self.nodes} nodes, which are the last keys; there are {grid.keys} keys.")

@@ -56,6 +56,10 @@ class Global(Mask):
                 raise BadInput(f"Global's tokens reach from {least} to {most}; the keys are 0 … {grid.keys - 1}.")
 
     @property
+    def checked_by_shape(self) -> bool:
+        return self.by_rows or not isinstance(self.tokens, Tensor)
+
+    @property
     def by_rows(self) -> bool:
         return isinstance(self.tokens, Tensor) and self.tokens.dtype == torch.bool
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....errors import BadInput
 from ...execution import tensor_cache
-from ..mask import PlacePair
+from ..mask import PairGrid, PlacePair
 from ..part import check_count, check_tensor
 from .position import DistanceBias, Position, all_distances, check_entries, check_heads, distances_at, look_up
 
@@ -42,6 +42,12 @@ class Alibi(Position):
         computed = None if slopes.requires_grad else slopes  # a gradient goes through the table
         return DistanceBias(-slopes[:, None] * distance.abs().to(exact), zero, computed)
 
+    def exact_in(self, dtype: torch.dtype, grid: PairGrid) -> bool:
+        if self.slopes is not None or max(grid.queries, grid.keys) > 2.0 / torch.finfo(dtype).eps:
+            return False
+        # A slope that is a power of two leaves the digits of the distance as they are.
+        return all(math.frexp(slope)[0] == 0.5 for slope in alibi_slopes(grid.heads))
+
     def rel_bias_at(self, q: Tensor, k: Tensor, places: PlacePair) -> DistanceBias:
         distance, zero = distances_at(places)
         return DistanceBias(-self.head_slopes(q)[:, None] * distance.abs().to(self.head_slopes(q).dtype), zero)
@@ -67,6 +73,9 @@ class Bias(Position):
 
     def check(self, q: Tensor, k: Tensor) -> None:
         check_heads("Bias's table", self.table, q)
+
+    def exact_in(self, dtype: torch.dtype, grid: PairGrid) -> bool:
+        return self.table.dtype == dtype
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return look_up(self.table.to(q.dtype), (distance + self.zero).clamp(0, self.table.shape[1] - 1))
@@ -99,6 +108,9 @@ class T5Bias(Position):
 
     def check(self, q: Tensor, k: Tensor) -> None:
         check_heads("T5Bias's table", self.table, q)
+
+    def exact_in(self, dtype: torch.dtype, grid: PairGrid) -> bool:
+        return self.table.dtype == dtype
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return look_up(self.table.to(q.dtype), self.bucket(-distance))

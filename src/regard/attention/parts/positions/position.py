@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ....errors import BadInput
-from ..mask import PlacePair
+from ..mask import PairGrid, PlacePair
 from ..part import Part
 
 
@@ -88,6 +88,10 @@ class Position(Part):
     def transform_at(self, q: Tensor, k: Tensor, places: PlacePair) -> tuple[Tensor, Tensor]:
         """`transform` at explicit places."""
         return self.transform(q, k)
+
+    def exact_in(self, dtype: torch.dtype, grid: PairGrid) -> bool:
+        """Whether the type represents exactly what is added to the scores of a call of these sizes."""
+        return False
 
     def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias | None:
         """The bias by distance; None for other positions."""
