@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.attention.backends import BACKENDS, choose_backend, edges
+from regard.attention.backends import BACKENDS, choose_backend, edge_positions
 from regard.attention.backends.blockwise import schedule, tile
 
 from ..oracle import Case, assert_backends_agree
@@ -29,7 +29,7 @@ def shrink_limits(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
     """Limits so small that every tile, every step over features and every group of edges is cut."""
     monkeypatch.setattr(schedule, "ELEMENTS", 1)
     monkeypatch.setattr(tile, "FEATURES", features)
-    monkeypatch.setattr(edges, "FEATURES", features)
+    monkeypatch.setattr(edge_positions, "FEATURES", features)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -68,8 +68,7 @@ def test_graphs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         shrink_limits(monkeypatch, features=100)
     draw = RandomCalls(f"graph {number}")
     case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], "edges")
-    along_edges = case.position is None or not case.position.multiplies_keys
-    assert_backends_agree(case, *(["edges"] if along_edges else []), "blockwise")
+    assert_backends_agree(case, "edges", *([] if case.edges is not None else ["blockwise"]))
 
 
 @pytest.mark.parametrize("chunk", range(4))

@@ -26,7 +26,7 @@ import regard as rg
 from regard.attention.backends import triton as backend
 from regard.attention.call import LoweredCall, lower, make_call
 from regard.attention.execution import CACHE
-from regard.attention.kernels.dot import passes, relative, schedule
+from regard.attention.kernels.dot import passes, placed, relative, schedule
 from regard.attention.kernels.dot.schedule import PassShapes
 from regard.attention.kernels.launch import PairLayout, TileShape
 from regard.attention.kernels.tile_lists import tile_lists
@@ -69,7 +69,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def all_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every list longer than one tile is split, so that everything is merged from partial sums."""
-    for module in (schedule, relative):
+    for module in (schedule, relative, placed):
         monkeypatch.setattr(module, "split_limit", lambda *_: 1)
 
 
@@ -100,7 +100,8 @@ def problem_of(case: Case) -> tuple[LoweredCall, dict[str, Tensor]]:
     leaves, parts = make_leaves(case, case.dtype, case.carried or case.dtype)
     q, k, v = (leaves[name] for name in "qkv")
     generator = torch.Generator().manual_seed(case.seed)
-    call = make_call(q, k, v, **parts, mask=case.mask, dropout=case.dropout, generator=generator)
+    options: dict[str, Any] = {"mask": case.mask, "dropout": case.dropout, "places": case.places}
+    call = make_call(q, k, v, **parts, **options, generator=generator)
     on = lambda x: x.to(DEVICE) if isinstance(x, Tensor) else x  # noqa: E731
     p = lower(call)
     moved = {
@@ -109,7 +110,8 @@ def problem_of(case: Case) -> tuple[LoweredCall, dict[str, Tensor]]:
     }
     mask = p.mask.to(DEVICE) if DEVICE == "cuda" else p.mask
     tensors = {name: on(getattr(p, name)) for name in ("q", "k", "v", "seed", "sink", "pair_bias")}
-    return replace(p, **tensors, mask=mask, **moved), leaves
+    places = None if p.places is None else (on(p.places[0]), on(p.places[1]))
+    return replace(p, **tensors, mask=mask, places=places, **moved), leaves
 
 
 def agree(case: Case) -> None:
