@@ -30,6 +30,7 @@ VISION_HEADS += ("MASKED_IMAGE_MODELING", "NORMAL_ESTIMATION", "IMAGE", "BACKBON
 KINDS = {"text": TEXT_HEADS, "speech": SPEECH_HEADS, "vision": VISION_HEADS}
 
 SPEECH_WORDS = ("audio", "speech", "wav", "whisper", "asr", "codec", "mimi", "clap", "clvp", "hubert", "dac", "voxtral")
+SPEECH_WORDS += ("parakeet", "vibevoice", "univnet", "transcribe")
 VISION_WORDS = (
     "vision",
     "image",
@@ -43,8 +44,17 @@ VISION_WORDS = (
     "tvp",
     "aria",
     "pixtral",
+    "aimv2",
+    "mgp",
+    "radio",
+    "uvdoc",
+    "seggpt",
 )
-"""Words in the name of a family that only the table of base models lists."""
+"""Words in the name of a family that only the table of base models lists; without one of them it reads text."""
+
+NO_TEXT = ("autoformer", "informer", "patchtsmixer", "patchtst", "time_series_transformer", "timesfm", "timesfm2_5")
+NO_TEXT += ("decision_transformer",)
+"""Families in that table which read time series, or what an agent did."""
 
 LAYERS: dict[str, Any] = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_encoder_layers"), 2),
@@ -52,6 +62,7 @@ LAYERS: dict[str, Any] = {
     **dict.fromkeys(("num_encoder_hidden_layers", "num_decoder_hidden_layers"), 2),
     **dict.fromkeys(("encoder_num_hidden_layers", "decoder_num_hidden_layers"), 2),
 }
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 IMAGES: dict[str, Any] = {"image_size": 32, "patch_size": 8, "num_frames": 2, "tubelet_size": 1, "num_labels": 3}
 IMAGES |= {"num_queries": 5}
 IMAGES |= {"temporal_patch_size": 1, "spatial_merge_size": 2, "frames_per_clip": 2, "crop_size": 32}
@@ -74,6 +85,10 @@ WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("sliding_window", "attention_window", "local_attention", "window_size"), 4),
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "n_group": 1},
     **{"topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1, "type_vocab_size": 2},
+    **dict.fromkeys(("mamba_n_groups", "mamba_ngroups", "n_mamba_heads"), 1),
+    **dict.fromkeys(("mamba_d_state", "mamba_d_ssm", "ssm_state_size", "hidden_size_per_layer_input"), 8),
+    **dict.fromkeys(("mamba_chunk_size", "chunk_size", "laurel_rank", "num_kv_shared_layers"), 4),
+    **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_headdim": 16, "mamba_expand": 2, "vocab_size_per_layer_input": 61},
 }
 """Sizes by the names that configurations have for them; a name that a configuration does not have is left out."""
 
@@ -120,8 +135,8 @@ def list_families(*kinds: str) -> dict[str, Family]:
                 families.setdefault(name, Family(name, kind, classes if isinstance(classes, str) else classes[0]))
     for name, classes in auto.MODEL_MAPPING_NAMES.items():
         words = {"speech": SPEECH_WORDS, "vision": VISION_WORDS}
-        kind = next((kind for kind, known in words.items() if any(word in name for word in known)), None)
-        if kind is not None:
+        kind = next((kind for kind, known in words.items() if any(word in name for word in known)), "text")
+        if name not in NO_TEXT:
             families.setdefault(name, Family(name, kind, classes if isinstance(classes, str) else classes[0]))
     return {name: family for name, family in sorted(families.items()) if not kinds or family.kind in kinds}
 
@@ -148,10 +163,10 @@ def tiny_sizes(config_type: Any, small: dict[str, Any]) -> dict[str, Any]:
     stages = getattr(default, "depths", None)
     if isinstance(stages, list | tuple):
         sizes["depths"] = [1] * len(stages)
+    sizes |= by_layer(default, sizes)
     rotary = getattr(default, "rope_parameters", None)
     if isinstance(rotary, dict) and "hidden_size" in sizes and has_rotary_sections(config_type):
-        turned = rotary.get("partial_rotary_factor", 1.0) * 4  # half of head_dim 8
-        sizes["rope_parameters"] = {**rotary, "mrope_section": [2, 1, 1] if turned == 4 else [1, 1, 0]}
+        sizes["rope_parameters"] = with_sections(rotary)
     for name in config_type.sub_configs:
         inner = getattr(default, name, None)
         if getattr(inner, "model_type", "").startswith("timm"):
@@ -160,6 +175,32 @@ def tiny_sizes(config_type: Any, small: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(inner, transformers.PreTrainedConfig):
             sizes[name] = {**tiny_sizes(type(inner), small), "model_type": inner.model_type}
     return {**sizes, **{k: v for k, v in SPECIAL.get(config_type.model_type, {}).items()}}
+
+
+def by_layer(default: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The lists of a configuration that have an entry a layer, shortened: one layer of each kind, two at least."""
+    count = next((name for name in LAYER_COUNTS if name in sizes), None)
+    layers = count and getattr(default, count, None)
+    lists = {
+        name: value
+        for name, value in vars(default).items()
+        if isinstance(value, list | tuple) and layers and len(value) == layers and not name.startswith("_")
+    }
+    kinds = [list(dict.fromkeys(value)) for value in lists.values() if all(isinstance(x, str) for x in value)]
+    if not kinds:
+        return {name: list(value[:2]) for name, value in lists.items()}
+    chosen = max(kinds, key=len)
+    first = [value.index(x) for value in lists.values() if set(chosen) == set(value) for x in chosen]
+    at = sorted(dict.fromkeys(first)) if len(chosen) > 1 else [0, 1]
+    return {str(count): len(at)} | {name: [value[x] for x in at] for name, value in lists.items()}
+
+
+def with_sections(rotary: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a rotary embedding, perhaps one set for each kind of layer, with the sections of three axes."""
+    if any(isinstance(value, dict) for value in rotary.values()):
+        return {name: with_sections(value) if isinstance(value, dict) else value for name, value in rotary.items()}
+    turned = rotary.get("partial_rotary_factor", 1.0) * 4  # half of head_dim 8
+    return {**rotary, "mrope_section": [2, 1, 1] if turned == 4 else [1, 1, 0]}
 
 
 def has_rotary_sections(config_type: Any) -> bool:
