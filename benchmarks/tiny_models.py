@@ -88,7 +88,8 @@ WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("mamba_n_groups", "mamba_ngroups", "n_mamba_heads"), 1),
     **dict.fromkeys(("mamba_d_state", "mamba_d_ssm", "ssm_state_size", "hidden_size_per_layer_input"), 8),
     **dict.fromkeys(("mamba_chunk_size", "chunk_size", "laurel_rank", "num_kv_shared_layers"), 4),
-    **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_headdim": 16, "mamba_expand": 2, "vocab_size_per_layer_input": 61},
+    **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_headdim": 16, "mamba_expand": 2},
+    **{"vocab_size_per_layer_input": 61},
 }
 """Sizes by the names that configurations have for them; a name that a configuration does not have is left out."""
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, TooLarge, Unsupported
+from ..machine import format_bytes, free_memory
 from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import plan_chunks
@@ -25,7 +26,6 @@ from .backends.blockwise.tile import QueryTile, TileInputs
 from .backends.edge_positions import fold_biases, sum_by_index
 from .backends.sinks import add_to_lse
 from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
-from .device_memory import format_bytes, free_memory
 from .parts.edges import EdgeFeatures
 from .parts.mask import Mask, PairGrid
 from .parts.methods import Exact, Method

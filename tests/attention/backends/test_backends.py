@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import regard as rg
 from regard.attention.backends import BACKENDS, choose_backend, edge_positions
 from regard.attention.backends.blockwise import schedule, tile
 
@@ -98,3 +99,14 @@ def test_random_calls_reach_every_part_and_backend() -> None:
         " Chunked Prefix Tree Disentangled AxialRotary"
     )
     assert set(expected.split()) | {"edges", "sdpa", "blockwise"} <= seen
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0])
+@pytest.mark.parametrize("score", [rg.Dot, rg.Cosine])
+def test_causal_scores_with_any_scale(score: type, scale: float) -> None:
+    """torch's kernels mask before they scale, and −∞ times a number below zero is not −∞."""
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    parts = {"score": score(scale), "mask": rg.Causal()}
+    expected = rg.attend(q, k, v, **parts, backend="reference")
+    for backend in ("sdpa", "auto", "auto"):  # the second call of a kind is a warm one
+        torch.testing.assert_close(rg.attend(q, k, v, **parts, backend=backend), expected)

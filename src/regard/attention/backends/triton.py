@@ -15,9 +15,8 @@ from torch import Tensor
 from ..call import Call, LoweredCall, device_guard, lower, without_autocast
 from ..costs import formula_is_faster
 from ..execution import AttentionFunction
-from ..parts.disentangled import Disentangled
 from ..parts.masks import Everything
-from ..parts.positions import Alibi, Shaw, TransformerXL
+from ..parts.positions import Alibi, Disentangled, Shaw, TransformerXL
 from ..parts.scores import Additive, Dot
 from .backend import EDGES_ONLY
 from .custom_op import cast, define_operator

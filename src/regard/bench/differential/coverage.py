@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from ...attention.parts.mask import Mask
+
 if TYPE_CHECKING:
     from .oracle import Case
 
@@ -67,7 +69,7 @@ def part_names(case: Case) -> Iterator[str]:
 
 def mask_names(mask: object) -> Iterator[str]:
     """The names of the masks that a mask is combined of by `&`, `|` and `~`."""
-    inner = [x for x in vars(mask).values() if hasattr(x, "permits")] if mask is not None else []
+    inner = [x for x in vars(mask).values() if isinstance(x, Mask)] if mask is not None else []
     combined = type(mask).__name__ in ("And", "Or", "Not")
     if not combined:
         yield type(mask).__name__ if mask is not None else "None"
