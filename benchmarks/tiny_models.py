@@ -166,7 +166,7 @@ def tiny_sizes(config_type: Any, small: dict[str, Any]) -> dict[str, Any]:
         sizes["depths"] = [1] * len(stages)
     sizes |= by_layer(default, sizes)
     rotary = getattr(default, "rope_parameters", None)
-    if isinstance(rotary, dict) and "hidden_size" in sizes and has_rotary_sections(config_type):
+    if isinstance(rotary, dict) and rotary and "hidden_size" in sizes and has_rotary_sections(config_type):
         sizes["rope_parameters"] = with_sections(rotary)
     for name in config_type.sub_configs:
         inner = getattr(default, name, None)
