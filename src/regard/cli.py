@@ -114,7 +114,7 @@ def bench(
     threads: Annotated[int, typer.Option(min=1, help="Number of torch threads on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda. Default: cuda if available.")] = "",
     only: Annotated[
-        str, typer.Option(help="Run only the GPU comparisons whose name or shape contains this text.")
+        str, typer.Option(help="Run only the GPU comparisons whose name or shape contains this text (several: a, b).")
     ] = "",
     models: Annotated[
         bool, typer.Option("--models", help="Benchmark whole models instead of single attention calls.")

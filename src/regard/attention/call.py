@@ -193,10 +193,6 @@ def check_edge_features(call: Call, edges: EdgeFeatures) -> None:
     if edges.keys is not None and (isinstance(call.score, Cosine) or rotates):
         part = call.score if isinstance(call.score, Cosine) else call.position
         raise Unsupported(f"EdgeFeatures' keys go without {type(part).__name__}, which changes keys. Use bias=.")
-    if call.position is not None and call.position.multiplies_keys:
-        raise Unsupported(f"EdgeFeatures go without {type(call.position).__name__}, which has no sum along edges.")
-    if call.places is not None and call.position is not None and not rotates:
-        raise Unsupported(f"EdgeFeatures go without {type(call.position).__name__} at explicit places.")
 
 
 def lower(call: Call) -> LoweredCall:

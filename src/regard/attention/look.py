@@ -23,6 +23,7 @@ from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import plan_chunks
 from .backends.blockwise.tile import QueryTile, TileInputs
+from .backends.edge_positions import fold_biases, sum_by_index
 from .backends.sinks import add_to_lse
 from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
 from .parts.edges import EdgeFeatures
@@ -259,7 +260,7 @@ def add_to_map(cells: Tensor, grid: PairGrid, rows: tuple, keys: slice, weights:
 
 def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
     """The same statistics from the edges of a graph."""
-    g = edges.EdgeScores(p)
+    g = edges.EdgeScores(fold_biases(p, edges.csr_of(p)))
     s = edges.scores(g)  # [edges, batch · heads]
     top = g.reduce(s, "max")
     total = g.reduce((s - g.expand_rows(top)).exp_(), "sum")
@@ -281,7 +282,7 @@ def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
         down, across = sums.map.shape[-2:]
         row = bucket_index(sums.grid.queries, down, weights.device)[g.csr.rows]
         column = bucket_index(sums.grid.keys, across, weights.device)[g.csr.columns]
-        cells = edges.sum_by_index(row * across + column, weights, down * across)
+        cells = sum_by_index(row * across + column, weights, down * across)
         sums.map.copy_(by_head(cells).unflatten(-1, (down, across)))
     if sums.top:
         top_edges(g, head_weights, sums)

@@ -46,6 +46,8 @@ except ImportError as error:
 NAME = "regard"
 TABLE = "ALL_ATTENTION_FUNCTIONS"  # in which transformers' modules look up their attention
 REFUSED = {"cache": "runs on a paged cache (continuous batching)"}
+ADDS_MASKS = ("bigbird_pegasus",)
+"""Families of which some layers add the mask to their scores themselves, and which therefore need numbers."""
 
 
 class LazyMask(Tensor):
@@ -84,8 +86,13 @@ class LazyMask(Tensor):
 
     def additive(self, dtype: torch.dtype) -> Tensor:
         """What is added to scores of that type, `[batch, 1, queries, keys]`."""
-        dense = self.dense()
-        return torch.zeros(dense.shape, dtype=dtype, device=dense.device).masked_fill(~dense, torch.finfo(dtype).min)
+        return added_mask(self.dense(), dtype)
+
+
+def added_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as numbers that are added to scores: 0 where a pair is allowed, the lowest number elsewhere."""
+    zeros = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return zeros.masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 def materialize(value: Any) -> Any:
@@ -203,7 +210,8 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
 def split_added(added: Tensor) -> tuple[Mask | None, PairBias | None]:
     """The mask in a tensor that is added to the scores (numbers near the lowest one), and the bias in the rest."""
     allowed = added > torch.finfo(added.dtype).min / 2
-    if not added.requires_grad and not (added[allowed] != 0).any():
+    reads = not torch.compiler.is_compiling()  # a graph is of any numbers
+    if reads and not added.requires_grad and not (added[allowed] != 0).any():
         return Pairs(allowed), None
     return Pairs(allowed), PairBias(added.masked_fill(~allowed, 0.0))
 
@@ -255,7 +263,9 @@ def mask(
         return LazyMask(part, q_length, (batch_size, 1, q_length, q_length), device)
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
-        return make_tensor()
+        pairs = make_tensor()
+        adds = getattr(others.get("config"), "model_type", None) in ADDS_MASKS
+        return added_mask(pairs, others["dtype"]) if adds and pairs is not None else pairs  # type: ignore[arg-type]
     check_dispatches(others.get("config"))
     bidirectional = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if bidirectional else int(q_offset) - kv_offset + q_length

@@ -154,6 +154,8 @@ def run(call: Call) -> Tensor:
         else:
             p = lower(call)
             q, k, scale = p.q.to(v.dtype), p.k.to(v.dtype), p.scale
+        if scale <= 0:  # torch masks before it scales: −∞ · scale would be +∞ or NaN
+            q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
         if q.shape[-1] != v.shape[-1]:  # the fused kernels want one head_dim; zeros change nothing
             dim = max(q.shape[-1], v.shape[-1])
             q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
@@ -182,6 +184,8 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     if type(score) is not Dot or call.q.shape[-1] != call.v.shape[-1]:
         return None
     if position is not None and (position.transforms or call.places is not None or learns_position(call)):
+        return None
+    if score.factor(call.q.shape[-1]) <= 0:  # `run` turns the sign of q
         return None
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):

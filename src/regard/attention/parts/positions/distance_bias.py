@@ -49,8 +49,11 @@ class Alibi(Position):
         return all(math.frexp(slope)[0] == 0.5 for slope in alibi_slopes(grid.heads))
 
     def rel_bias_at(self, q: Tensor, k: Tensor, places: PlacePair) -> DistanceBias:
+        slopes = self.head_slopes(q)
+        if not slopes.requires_grad:
+            return DistanceBias(slopes.new_zeros(len(slopes), 1), 0, slopes)  # places may be as far apart as they like
         distance, zero = distances_at(places)
-        return DistanceBias(-self.head_slopes(q)[:, None] * distance.abs().to(self.head_slopes(q).dtype), zero)
+        return DistanceBias(-slopes[:, None] * distance.abs().to(slopes.dtype), zero)
 
     def head_slopes(self, q: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -122,9 +125,10 @@ class T5Bias(Position):
         return DistanceBias(table[:, buckets], q.shape[2] - 1)
 
     def rel_bias_at(self, q: Tensor, k: Tensor, places: PlacePair) -> DistanceBias:
-        distance, zero = distances_at(places)
+        sizes = (self.table.shape[1], self.bidirectional, self.max_distance)
+        side = self.max_distance + 1  # beyond it all distances have the last bucket
         table = self.table.to(torch.promote_types(q.dtype, torch.float32))
-        return DistanceBias(table[:, self.bucket(-distance)], zero)
+        return DistanceBias(table[:, buckets_by_distance(*sizes, side, side, q.device)], self.max_distance)
 
     def bucket(self, relative: Tensor) -> Tensor:
         """T5's bucket of j − i."""

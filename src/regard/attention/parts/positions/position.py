@@ -18,7 +18,8 @@ from ..part import Part
 class DistanceBias(NamedTuple):
     """A bias per head and distance: `table [heads, n]`, read at clamp(i − j + zero).
 
-    With `slopes [heads]` it is −slope·|i − j| throughout, which a kernel may compute instead of reading.
+    With `slopes [heads]` it is −slope·|i − j| throughout, which a kernel may compute instead of reading; at explicit
+    places it must, for the table is not there.
     """
 
     table: Tensor
