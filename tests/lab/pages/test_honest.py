@@ -103,7 +103,7 @@ def test_baselines_are_one_click_away(open_lab, lab):
 
 def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
     page = open_lab(PLACE)
-    page.select_option("label:has-text('Edit') select", "uniform")
+    page.get_by_label("uniform", exact=True).click()
     page.locator("[data-head='1.0']").focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => window.lab.part('change')")

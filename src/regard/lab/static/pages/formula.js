@@ -173,7 +173,7 @@ class Formula {
     this.stripOf = this.row, this.tokens = one.queries > 160 ? null : tokenStrip(lab, { names: this.queries, values: own ? this.now.weight : null, masked: n => own && !this.now.allowed[n], selected: this.query, label: lab.t("pickQuery"), special: n => this.side("query_side")[n]?.special, boundary: one.query_side === "source" ? this.boundary : null, onPick: query => this.pick(query) });
     fill(this.strip, this.tokens?.element ?? null);
   }
-  go(stage) { this.stage = clamp(stage, 0, LAST), this.stepped = true, this.lab.set({ stage: this.stage }), this.fixed = false, this.draw(); }
+  go(stage) { this.stage = clamp(stage, 0, LAST), this.stepped = true, this.picture.classList.add("stepped"), this.lab.set({ stage: this.stage }), this.fixed = false, this.draw(); }
   // Unless a number is selected, explain the number of the stage for the key with the largest weight.
   follow() { if (!this.fixed) this.cell = { what: ["q", "raw", "scaled", "score", "weight", "output", "output"][this.stage], j: String([0, 5, 6].includes(this.stage) ? -1 : this.best), ...([0, 5, 6].includes(this.stage) ? { n: "0" } : {}) }; }
 
@@ -318,12 +318,12 @@ class Formula {
       const line = { j, scaled: num("scaled", j, 2), score: num("score", j, 3), bar: h("span", { class: "weight-bar" }), number: h("span", {}), values: Array.from({ length: dv }, (_, n) => square(row.v.data[j * wide + n], shadeV, "v", j, n, 5)) };
       line.weight = h("td", { class: "num weight", tabindex: -1, "data-what": "weight", "data-j": j, "data-part": 4 }, line.bar, line.number);
       line.eye = this.editable ? button("●", () => this.toggleMask(j), { class: "plain", tabindex: -1, "aria-label": t("toggleMask", this.name(j)), title: t("toggleMask", this.name(j)), "data-mask": j }) : null;
-      line.element = h("tr", { class: this.place(j) === this.query && one.query_side === one.key_side ? "self" : "" }, h("th", { scope: "row", class: "key", translate: "no" }, this.name(j), h("span", { class: "at" }, this.place(j))),
+      line.element = h("tr", { style: { "--row": shown.indexOf(j) }, class: this.place(j) === this.query && one.query_side === one.key_side ? "self" : "" }, h("th", { scope: "row", class: "key", translate: "no" }, this.name(j), h("span", { class: "at" }, this.place(j))),
         Array.from({ length: d }, (_, n) => square(row.k.data[j * width + n], shade, "k", j, n, 1)), num("raw", j, 1, row.raw.data[j]), line.scaled, bias ? num("position", j, 3, row.position.data[j]) : null, line.score, h("td", { class: "eye-cell", "data-part": 3 }, line.eye), line.weight, line.values);
       return line;
     });
     this.sumCell = h("td", { class: "num", "data-part": 4 }), this.outputs = Array.from({ length: dv }, (_, n) => square(row.output.data[n], shadeV, "output", -1, n, 5));
-    const foot = h("tfoot", {}, h("tr", {}, h("th", { scope: "row", class: "output" }, t("rowOutput")), h("td", { colspan: d + numbers - 1, class: "soft output fill" }, untranslated("o = Σ w·v")), this.sumCell, this.outputs));
+    const foot = h("tfoot", {}, h("tr", { style: { "--row": shown.length + 3 } }, h("th", { scope: "row", class: "output" }, t("rowOutput")), h("td", { colspan: d + numbers - 1, class: "soft output fill" }, untranslated("o = Σ w·v")), this.sumCell, this.outputs));
     return h("table", { class: `formula-table ${this.editable ? "editable" : ""} ${narrow ? "tight" : ""}`, role: "grid", "aria-label": t("stages"), style: { "--side": `${side}px` } }, head, h("tbody", {}, this.lines.map(line => line.element)), foot);
   }
   // The numbers that edits can change.
