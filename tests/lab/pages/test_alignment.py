@@ -48,7 +48,7 @@ def test_beam_by_beam_as_the_decoder_writes(open_lab, lab):
     page.keyboard.press("Home")
     page.ready()
     assert "step=0" in page.address() and "Step 1 of" in page.locator(".step-words").inner_text()
-    rows = page.locator(".steps + .table-scroll tbody tr")
+    rows = page.locator(".beam-card .table-scroll tbody tr")
     assert rows.count() == len(steps[0])
     numbers = [float(row.locator(".number .digits").nth(1).get_attribute("data-value")) for row in rows.all()]
     assert numbers == pytest.approx([one["score"] for one in steps[0]], abs=1e-6)
