@@ -257,3 +257,13 @@ def test_every_weight_stands_on_the_screen_of_a_phone(open_lab):
         "all => all.map(one => one.getBoundingClientRect().right)"
     )
     assert len(edges) >= 8 and max(edges) <= 390
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_numbers_of_a_stage_arrive_one_after_another(open_lab, motion):
+    page = open_lab(f"formula?model=bert&text={TEXT}&query=5&lang=en", motion=motion)
+    names = "() => [...document.querySelectorAll('td.raw')].map(one => getComputedStyle(one).animationName)"
+    assert set(page.evaluate(names)) == {"none"}  # nothing moves before a stage is chosen
+    page.click("[data-stage='1']")
+    page.ready()
+    assert set(page.evaluate(names)) == {"arrive" if motion == "no-preference" else "none"}

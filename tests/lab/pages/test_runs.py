@@ -81,6 +81,16 @@ def test_a_run_that_goes_on_is_followed(open_lab, lab_folder):
     assert "step 4" in page.locator("section [role=status]").first.inner_text()
 
 
+def test_a_run_that_began_meanwhile_is_listed(open_lab, lab_folder):
+    page = open_lab("runs?lang=en")
+    RunFolder(lab_folder / "begun").write("run.json", {"task": "tag"})
+    page.click("#nav a >> text=Experiments")
+    page.wait_for_selector("#main[data-ready=experiments]")
+    page.click("#nav a >> text=Runs")
+    page.wait_for_selector("#main[data-ready=runs]")
+    assert page.locator(".run-item", has_text="begun").count() == 1
+
+
 def test_predictions_that_differ_from_the_reference_are_marked_and_shown_alone(open_lab, lab_folder):
     folder = lab_folder / "marked"
     RunFolder(folder).write("run.json", {"task": "tag", "data": {"train": ["made.conllu"]}})
@@ -91,7 +101,7 @@ def test_predictions_that_differ_from_the_reference_are_marked_and_shown_alone(o
     page = open_lab("runs?run=marked&lang=en")
     card = page.locator("section:has(h2:has-text('Predictions'))")
     assert "1 of 2 predictions differ" in card.inner_text()
-    assert card.locator("tbody tr").count() == 2 and card.locator("[data-wrong]").all_inner_texts() == ["cat\nVERB NOUN"]
+    assert card.locator("tbody tr").count() == 2 and card.locator("[data-wrong]").all_inner_texts() == ["catVERB NOUN"]
     page.get_by_label("those that differ").click()
     page.ready()
     assert card.locator("tbody tr").count() == 1 and "errors=1" in page.address()

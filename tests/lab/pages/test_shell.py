@@ -89,7 +89,7 @@ def violations(page) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_shows_its_picture_first_weighs_little_and_is_accessible(open_lab, name):
-    page = open_lab(place(name, lang="en", theme="light"), width=1440)
+    page = open_lab(place(name, lang="en", theme="light"), width=1440, fresh=True)
     page.mouse.move(1, 1)
     page.ready()
     assert page.evaluate(FIRST_PICTURE) <= 250

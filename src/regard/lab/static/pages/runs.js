@@ -6,7 +6,7 @@ import { curves, numbersTable } from "lab/charts.js";
 import { fold, stage } from "lab/stage.js";
 
 export const name = "runs";
-const COLOURS = ["var(--accent)", "var(--query)"], PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00", "#6b6b6b"], EVERY = 2000, SAMPLES = 12;
+const COLOURS = ["var(--accent)", "var(--query)"], PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00", "#6b6b6b"], EVERY = 2000, SAMPLES = 12, RENEW = { renew: true }; // files change while a run goes on
 
 export const text = {
   en: {
@@ -31,7 +31,7 @@ export const text = {
 
 const time = (lab, seconds) => seconds >= 120 ? lab.t("minutes", Math.round(seconds / 60)) : lab.t("seconds", Math.round(seconds));
 export async function show(root, lab) {
-  const { t, state } = lab, [{ runs }, { curves: logs }] = await Promise.all([lab.request("runs/list", {}), lab.request("runs/overview", {})]);
+  const { t, state } = lab, [{ runs }, { curves: logs }] = await Promise.all([lab.request("runs/list", {}, RENEW), lab.request("runs/overview", {}, RENEW)]);
   lab.bar();
   if (!runs.length) { root.append(h("p", { class: "note" }, t("noRuns"))); return; }
   const one = runs.find(run => run.name === state.run) ?? runs.find(run => run.lines) ?? runs[0], two = runs.find(run => run.name === state.with && run !== one) ?? null;
@@ -71,7 +71,7 @@ export async function show(root, lab) {
   const charts = h("div", {}), status = h("p", { class: "soft", role: "status" });
   const facts = h("div", {});
   root.append(h("section", { class: "card" }, h("h2", { class: "first" }, chosen.map((run, n) => [n ? " · " : "", untranslated(run.name)])), charts, status, facts));
-  const held = await Promise.all(chosen.map(run => lab.request("runs/curves", { run: run.name, after: 0 })));
+  const held = await Promise.all(chosen.map(run => lab.request("runs/curves", { run: run.name, after: 0 }, RENEW)));
   const draw = () => drawCurves(lab, charts, chosen, held);
   draw();
   fill(facts, await settingsPart(lab, chosen)), root.append(await samplesCard(lab, chosen), runsTable(lab, runs, one, pick, metric, value));
@@ -137,7 +137,7 @@ function drawCurves(lab, place, chosen, held) {
 const range = values => { const low = Math.min(...values), high = Math.max(...values), room = (high - low || Math.abs(high) || 1) * 0.05; return [low - room, high + room]; };
 function nearest(xs, at) { let best = 0; for (let n = 0; n < xs.length; n++) if (Math.abs(xs[n] - at) <= Math.abs(xs[best] - at) || at === Infinity) best = n; return best; }
 async function settingsPart(lab, chosen) {
-  const { t } = lab, about = await Promise.all(chosen.map(run => lab.request("runs/about", { run: run.name }))), keys = [...new Set(about.flatMap(one => Object.keys(one.settings)))], show = value => value === undefined ? "–" : JSON.stringify(value);
+  const { t } = lab, about = await Promise.all(chosen.map(run => lab.request("runs/about", { run: run.name }, RENEW))), keys = [...new Set(about.flatMap(one => Object.keys(one.settings)))], show = value => value === undefined ? "–" : JSON.stringify(value);
   const differ = keys.filter(key => new Set(about.map(one => show(one.settings[key]))).size > 1), table = (caption, listed, folded) => numbersTable(lab, { caption, folded, columns: [t("setting"), ...chosen.map(run => untranslated(run.name))], rows: listed.map(key => [key, ...about.map(one => show(one.settings[key]))]) });
   return h("div", {}, chosen.length > 1 ? [h("h2", {}, t("differ")), differ.length ? table("", differ, false) : h("p", { class: "soft" }, t("same"))] : null, table(t("settings"), keys, true));
 }
@@ -146,7 +146,7 @@ async function samplesCard(lab, chosen) {
   const { t } = lab, place = h("div", {}), count = h("p", { class: "soft" });
   let errors = lab.state.errors === "1" && chosen.length === 1;
   async function page(start) {
-    const found = await Promise.all(chosen.map(run => lab.request("runs/samples", { run: run.name, start, count: SAMPLES, ...(errors ? { errors: true } : {}) }))), all = Math.max(...found.map(one => one.total)), [first] = found, known = first.samples.some(one => one.input !== null), gold = first.samples.some(one => one.gold !== null);
+    const found = await Promise.all(chosen.map(run => lab.request("runs/samples", { run: run.name, start, count: SAMPLES, ...(errors ? { errors: true } : {}) }, RENEW))), all = Math.max(...found.map(one => one.total)), [first] = found, known = first.samples.some(one => one.input !== null), gold = first.samples.some(one => one.gold !== null);
     if (!all) return fill(place, h("p", { class: "soft" }, t("noSamples")));
     const tagged = gold && first.samples.every(one => aligned(one)), turn = (words, to, off) => button(words, () => lab.attempt(() => page(to), place), { class: "small", disabled: off });
     fill(count, chosen.length === 1 && first.wrong !== null ? t("differing", first.wrong, first.all) : "");
