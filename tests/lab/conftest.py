@@ -179,7 +179,7 @@ class SharedTab:
             self.tab = WatchedPage(self.open_context())
             self.tab.page.goto(f"{self.address}#runs")
             self.tab.ready()
-        self.tab.watch(allowed)
+        self.tab.allowed = allowed
         self.tab.page.mouse.move(0, 0)
         self.tab.page.evaluate(GO_THERE, place)
         return self.tab
@@ -202,7 +202,8 @@ def shared_tab(browser: Any, lab_address: str) -> Iterator[SharedTab]:
 def open_lab(shared_tab: SharedTab, lab_address: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """Opens a page of the lab by its address, such as `heads?model=bert&lang=zh`, and waits until it is shown.
 
-    The first one of a test is a tab that tests share, unless it is to be `fresh`; the others are tabs beside it.
+    The first one of a test is a tab that tests share, unless it is to be `fresh`; the others are tabs beside it, or the
+    `same` one, which then no longer shows what it did.
     Motion is reduced unless a test asks for it: a style read while it eases would be that of before.
     """
     failed = request.session.testsfailed
@@ -217,14 +218,17 @@ def open_lab(shared_tab: SharedTab, lab_address: str, request: pytest.FixtureReq
         allowed: tuple[str, ...] = (),
         address: str = "",
         fresh: bool = False,
+        same: bool = False,
     ) -> Any:
-        own = bool(tabs or address or fresh)
+        own = bool((tabs and not same) or address or fresh)
         tab = WatchedPage(shared_tab.open_context()) if own else shared_tab.tab or shared_tab.show("runs", ())
-        tabs.append(tab)
+        if tab not in tabs:
+            tab.watch(allowed)
+        if tab not in tabs:
+            tabs.append(tab)
         tab.page.set_viewport_size({"width": width, "height": 900})
         tab.page.emulate_media(color_scheme=theme, reduced_motion=motion)  # type: ignore[arg-type]
         if own:
-            tab.watch(allowed)
             tab.page.goto(address or f"{lab_address}#{place}")
         else:
             shared_tab.show(place, allowed)

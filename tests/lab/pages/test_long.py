@@ -194,3 +194,8 @@ def test_the_page_starts_with_a_trained_head_that_finds_repetitions(open_lab, la
     page.wait_for_function("() => location.hash.includes('sample=source')")
     page.ready()
     assert page.evaluate("window.lab.read().of") > 100
+
+
+def test_a_short_text_is_shown_too(open_lab):
+    page = open_lab("long?model=recall&text=a short one&lang=en")
+    assert page.locator("#main .error").count() == 0 and page.evaluate("window.lab.read().shape") == [11, 11]

@@ -5,7 +5,7 @@ import { formatExact, formatShort, h, newId, s, scientific } from "lab/dom.js";
 export function numbersTable(lab, { caption, columns, rows, onRow, folded = false, quiet = false, short = false }) {
   const cell = value => typeof value === "number" ? h("td", { class: "number", "data-value": value, ...(short ? { title: formatExact(value) } : {}) }, short ? formatShort(value) : formatExact(value)) : h("td", { translate: typeof value === "string" ? "no" : null }, value);
   const table = h("table", { class: "numbers" }, caption && !folded && !quiet ? h("caption", {}, caption) : null,
-    h("thead", {}, h("tr", {}, columns.map(words => h("th", { scope: "col" }, words)))),
+    h("thead", {}, h("tr", {}, columns.map(words => words === "" ? h("td", {}) : h("th", { scope: "col" }, words)))),
     h("tbody", {}, rows.map((row, n) => h("tr", onRow ? { onclick: () => onRow(n), class: "pick" } : {}, row.map(cell)))));
   const box = h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": caption }, table);
   return folded ? h("details", { class: "fold" }, h("summary", {}, caption), box) : box;

@@ -309,7 +309,7 @@ class Formula {
     this.digits = side >= 22;
     const square = (value, shading, what, j, n, part) => { const ground = shading(value); return h("td", { class: "sq", tabindex: -1, "data-what": what, "data-j": j, "data-n": n, "data-value": value, "data-part": part, style: { background: cssColour(ground), color: textColourOn(ground) }, title: formatExact(value) }, this.digits ? short2(value) : ""); };
     const num = (what, j, part, value = null) => h("td", { class: `num ${what}`, tabindex: -1, "data-what": what, "data-j": j, "data-part": part, ...(value === null ? {} : { "data-value": value, title: formatExact(value) }) }, value === null ? "" : formatShort(value));
-    const column = (words, part, more = {}) => h("th", { scope: "col", "data-part": part, ...more }, words);
+    const column = (words, part, more = {}) => words ? h("th", { scope: "col", "data-part": part, ...more }, words) : h("td", { "data-part": part });
     const head = h("thead", {},
       h("tr", {}, column("", 1), h("th", { scope: "colgroup", colspan: d, class: "key", "data-part": 1 }, d < width ? t("ofDims", "K", d, width) : untranslated("K")), column(t(row.additive ? "colRawAdd" : "colRaw"), 1), column(t("colScaled"), 2, { class: "scaled" }),
         bias ? column(t("colPosition"), 3, { class: "position" }) : null, column(t("colScore"), 3), column("", 3), column(t("colWeight"), 4), h("th", { scope: "colgroup", colspan: dv, class: "value", "data-part": 5 }, dv < wide ? t("ofDims", "V", dv, wide) : untranslated("V"))),

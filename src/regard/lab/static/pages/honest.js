@@ -234,7 +234,7 @@ function headsCard(lab, base, found) {
         style: value === undefined ? {} : { background: signedColour(value, most), color: signedTextColour(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : digits(value)));
     };
     const widest = Math.max(...attentions.map(one => one.heads)), focused = document.activeElement?.dataset?.head;
-    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("th", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.localize(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
+    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("td", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.localize(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
     fill(note, alone ? t("eachHow", t(how)) : "");
     if (focused) grid.querySelector(`[data-head="${focused}"]`)?.focus();
   }

@@ -46,7 +46,7 @@ export const text = {
     cells: "格数",
   },
 };
-const MINI = 96, SAMPLES = ["verses", "course", "source"], SMALLEST = 0.01;
+const MINI = 96, SAMPLES = ["verses", "course", "source"], SMALLEST = 0.01, APART = [1, 16, 256, 4096];
 const kept = new Map(); // texts too long for an address, by their name
 const nameOf = words => { let sum = 7; for (let n = 0; n < words.length; n++) sum = (sum * 31 + words.charCodeAt(n)) | 0; return `${words.length}-${(sum >>> 0).toString(36)}`; };
 const stored = id => { try { return kept.get(id) ?? sessionStorage.getItem(`regard.long.${id}`); } catch { return kept.get(id) ?? null; } };
@@ -85,7 +85,7 @@ class Long {
     const span = key => lab.state[key]?.split("-").map(Number);
     Object.assign(this,
       { root, lab, request, run, letters: Array.from(words), asked: lab.latestRequest(), rowAsked: lab.latestRequest(), wholeAsked: lab.latestRequest(), exact: lab.state.exact === "1",
-        apart: Number(lab.state.apart ?? (run.tokens > 4096 && !run.windows ? 256 : 16)), cells: Number(lab.state.cells ?? 256) });
+        apart: Number(lab.state.apart ?? APART.findLast(n => n < run.tokens && n <= (run.tokens > 4096 && !run.windows ? 256 : 16)) ?? 1), cells: Number(lab.state.cells ?? 256) });
     this.attention = clamp(Number(lab.state.attention ?? start.attention ?? 0), 0, run.attentions.length - 1), this.head = clamp(Number(lab.state.head ?? (lab.state.attention === undefined ? start.head : 0) ?? 0), 0, this.one.heads - 1);
     const first = size => [0, run.windows ? Math.min(size, 5 * run.windows.length) : size]; // of many windows the first few
     this.rows = span("rows") ?? first(this.one.queries), this.keys = span("keys") ?? first(this.one.keys);
@@ -242,7 +242,7 @@ class Long {
   }
   showLinks() {
     const { lab, found } = this, { t } = lab, count = found.links.shape[0], pair = n => [found.links.data[2 * n], found.links.data[2 * n + 1]];
-    const distances = [[1, 1], [16, 16], [256, 256], [4096, 4096]].filter(([n]) => n < this.one.keys);
+    const distances = APART.filter(n => n < this.one.keys).map(n => [n, n]);
     fill(this.links,
       h("div", { class: "map-head" }, h("h3", {}, t("links")),
         select(t("apart"), distances, this.apart, apart => { this.apart = Number(apart), lab.set({ apart }), this.fetch(); })),

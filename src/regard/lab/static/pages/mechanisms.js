@@ -227,7 +227,7 @@ async function dictionary(root, lab) {
       h("table", { class: "numbers soft-dictionary" },
         h("thead", {},
           h("tr", {},
-            [t("entry"), "q·k", t("weight"), "", t("value"), t("part"), ""].map(words => h("th", { scope: "col", translate: words === "q·k" ? "no" : null }, words)))),
+            [t("entry"), "q·k", t("weight"), "", t("value"), t("part"), ""].map(words => words ? h("th", { scope: "col", translate: words === "q·k" ? "no" : null }, words) : h("td", {})))),
         h("tbody", {}, found.words.map((word, n) => h("tr", {},
       h("td", {},
         h("input",
