@@ -305,7 +305,7 @@ class Formula {
   buildTable() {
     const { t } = this.lab, { row, one, shown } = this, d = Math.min(this.dims, one.head_dim), dv = Math.min(this.dims, row.v.shape[1]), width = row.k.shape[1], wide = row.v.shape[1], narrow = this.table.clientWidth < 640, bias = row.position ? 1 : 0, numbers = narrow ? 4 : 5 + bias; // columns between K and V: the narrow table leaves out scaled and position
     const most = Math.max(largest(row.q.data), largest(row.k.data)), mostV = largest(row.v.data), shade = shader("scores", [-most, most]), shadeV = this.shadeV = shader("scores", [-mostV, mostV]);
-    const fixed = narrow ? innerWidth < 620 ? 230 : 320 : row.position ? 452 : 397, side = clamp(Math.floor((this.table.clientWidth - fixed) / (d + dv) - 1), innerWidth < 620 ? 10 : 5, 24);
+    const fixed = narrow ? innerWidth < 620 ? 252 : 320 : row.position ? 452 : 397, side = clamp(Math.floor((this.table.clientWidth - fixed) / (d + dv) - 1), innerWidth < 620 ? 10 : 5, 24);
     this.digits = side >= 22;
     const square = (value, shading, what, j, n, part) => { const ground = shading(value); return h("td", { class: "sq", tabindex: -1, "data-what": what, "data-j": j, "data-n": n, "data-value": value, "data-part": part, style: { background: cssColour(ground), color: textColourOn(ground) }, title: formatExact(value) }, this.digits ? short2(value) : ""); };
     const num = (what, j, part, value = null) => h("td", { class: `num ${what}`, tabindex: -1, "data-what": what, "data-j": j, "data-part": part, ...(value === null ? {} : { "data-value": value, title: formatExact(value) }) }, value === null ? "" : formatShort(value));
