@@ -60,9 +60,8 @@ def run_regard(train: Sequence[LabelledText], held: Sequence[LabelledText], args
         out = Path(folder) / "run"
         config = config.adapt(own.examples, out)
         task = config.prepare(own.examples)
-        train_run(
-            task, config.architecture, config.training, RunData(own.examples, validation.examples), out, config.files
-        )
+        data = RunData(own.examples, validation.examples, held_out=True)
+        train_run(task, config.architecture, config.training, data, out, config.files)
         seconds, used = time.monotonic() - began, time.process_time() - used
         opened, model, _ = open_run(out)
         scores = opened.evaluate(model, held)
