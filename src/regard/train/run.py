@@ -51,6 +51,9 @@ RESUMABLE |= {"sequence_parallel", "hang_minutes"}
 OWN_MODEL = frozenset(item.name for item in fields(Architecture)) - {"dim", "layers", "dropout", "kernel_size"}
 """Settings of a model that keep `RunConfig.adapt` from choosing another model."""
 
+ALTERNATIVES = ({"batch_size", "batch_tokens"}, {"epochs", "steps", "minutes"})
+"""Settings of which one that is given keeps the others from being chosen."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -107,7 +110,7 @@ class RunConfig:
         if self.given is None:
             return self
         suggested = self.task.suggest_settings(examples, self.settings)
-        given = self.given | ({"batch_size", "batch_tokens"} if self.given & {"batch_size", "batch_tokens"} else set())
+        given = self.given.union(*(group for group in ALTERNATIVES if self.given & group))
         if "model" in suggested and given & OWN_MODEL:  # what was given may not go with another model and its rates
             return self
         suggested = {name: value for name, value in suggested.items() if name not in given}

@@ -29,6 +29,10 @@ HELD_OUT = 5
 WEIGHTS = tuple(n / 10 for n in range(11))
 FEW_TOKENS = 400_000
 """Tokens of all texts above which the network is half as wide."""
+TOKEN_PASSES = 2_000_000
+"""Tokens that the network reads in all epochs: about a minute of one core, after which such networks overfit."""
+EPOCHS = (4, 20)
+"""Fewest and most epochs of a run."""
 FEW_TEXTS: dict[str, str | float] = {
     "pool": "attention",
     "dropout": 0.3,
@@ -41,6 +45,7 @@ FEW_TEXTS: dict[str, str | float] = {
     "positions": "none",
     "learning_rate": 2e-3,
     "warmup": 50,
+    "patience": 4,
 }
 """Settings of the network beside the n-gram model."""
 
@@ -53,8 +58,8 @@ def suits(texts: int) -> bool:
 def suggest_settings(texts: Sequence[str], words: bool) -> dict[str, str | float]:
     """Settings of a network that is trained on so few texts, by name; none for other numbers of texts.
 
-    The network is regularized strongly, its weights are averaged, and it is smaller for long texts, so that it sees
-    them often enough. `words` says whether tokens are words, whose affixes are then features unless they are Chinese.
+    The network is regularized strongly, its weights are averaged, and it is smaller for long texts and reads them in
+    fewer epochs. `words` says whether tokens are words, whose affixes are then features unless they are Chinese.
     """
     if not suits(len(texts)):
         return {}
@@ -62,7 +67,8 @@ def suggest_settings(texts: Sequence[str], words: bool) -> dict[str, str | float
     chinese = len(CHINESE_LETTER.findall(letters)) > sum(map(str.isalpha, letters)) / 2
     tokens = sum(map(len, texts)) if chinese else sum(len(text.split()) for text in texts)
     affixes = {"max_affix": 4} if words and not chinese else {}
-    return {**FEW_TEXTS, "dim": 128 if tokens <= FEW_TOKENS else 64, **affixes}
+    epochs = min(EPOCHS[1], max(EPOCHS[0], TOKEN_PASSES // max(1, tokens)))
+    return {**FEW_TEXTS, "dim": 128 if tokens <= FEW_TOKENS else 64, "epochs": epochs, **affixes}
 
 
 class NgramFit:
