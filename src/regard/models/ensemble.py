@@ -15,7 +15,7 @@ from .heads import supervised_loss
 from .interfaces import ModelConfig
 from .model import Model, Output
 
-Mean = Literal["softmax", "sigmoid", "identity"]
+MeanOf = Literal["softmax", "sigmoid", "identity"]
 """What a mean is taken of: the probabilities of classes or of labels, or the outputs themselves."""
 
 
@@ -35,7 +35,7 @@ class EnsembleConfig:
     extra: ModelConfig | None = None
     extra_weight: float = 0.5
     family: str | None = None
-    mean: Mean = "softmax"
+    mean: MeanOf = "softmax"
     fitted: bool = False
     extra_inputs: tuple[str, ...] = ()
 
@@ -122,7 +122,7 @@ class EnsembleModel(Model):
         return mean_logits(logits, shares, self.config.mean)
 
 
-def mean_logits(logits: Tensor, weights: Sequence[float], mean: Mean) -> Tensor:
+def mean_logits(logits: Tensor, weights: Sequence[float], mean: MeanOf) -> Tensor:
     """`[batch, classes]`: logits of the weighted mean of models' probabilities, or the mean of their outputs; logits
     `[models, batch, classes]`.
 

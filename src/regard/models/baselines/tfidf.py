@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import Missing
-from ..ensemble import Mean, mean_logits
+from ..ensemble import MeanOf, mean_logits
 from ..heads import supervised_loss
 from ..model import Model, Output
 
@@ -19,7 +19,7 @@ FIT_STEPS = 40
 """Steps of L-BFGS."""
 SMOOTHING = 0.3
 """The pseudo-count of every feature in each class (Laplace smoothing)."""
-MEANS: dict[str, Mean] = {"class": "softmax", "labels": "sigmoid", "number": "identity"}
+MEANS: dict[str, MeanOf] = {"class": "softmax", "labels": "sigmoid", "number": "identity"}
 """What the mean of several models is taken of, by what they predict."""
 
 Target = Literal["class", "labels", "number"]
