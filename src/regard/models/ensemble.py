@@ -94,6 +94,7 @@ class EnsembleModel(Model):
 
     def split_logits(self, inputs: dict[str, Tensor]) -> Tensor:
         """`[batch, classes]`: for each row the logits of its own model."""
+        inputs = {name: x for name, x in inputs.items() if name not in self.config.extra_inputs}
         count, rows = self.count, len(next(iter(inputs.values())))
         if rows % count:
             raise BadInput(f"{rows} rows cannot be split evenly among {count} models. Give a multiple.")
