@@ -49,7 +49,9 @@ class GraphsSettings(Settings):
         "Whether labels are classes, sets of labels or numbers; auto looks at them.",
         former=("kind", "label_type"),
     )
-    pool: Literal["mean", "attention"] = setting("mean", "How nodes are pooled for the head.")
+    pool: Literal["mean", "sum", "attention"] = setting(
+        "mean", "How nodes are pooled for the head; a sum grows with the graph, as many numbers of molecules do."
+    )
     edge_nodes: bool = setting(
         True,
         "An edge with features is a node too, between the two that it connects; otherwise its features add a term to "

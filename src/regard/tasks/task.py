@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
@@ -56,6 +57,12 @@ class Scores:
     def loss(self) -> float:
         """The loss or perplexity, which decides between equal scores; 0 where there is none."""
         return self.metrics.get("loss", self.metrics.get("perplexity", 0.0))
+
+    def with_summary(self, sentence: str) -> Scores:
+        """The scores with a sentence more in their summary, which `train` prints at its end."""
+        before = self.details.get("summary", [])
+        summary = [*(before if isinstance(before, list) else []), sentence]
+        return replace(self, details={**self.details, "summary": summary}) if sentence else self
 
 
 class Task(ABC, Generic[S, E, T]):
@@ -212,6 +219,13 @@ class Task(ABC, Generic[S, E, T]):
 
     def initialize(self, model: nn.Module) -> None:
         """Give a new model weights that are known before training, such as word vectors."""
+
+    def refitted(self, model: nn.Module, examples: Sequence[E]) -> AbstractContextManager[str]:
+        """While open, what is fitted in closed form is fitted to all of these examples; gives a sentence that says so.
+
+        For the model that is saved, where the validation data is a part of the training files.
+        """
+        return nullcontext("")
 
     cuts_blocks: ClassVar[bool] = False
     """Whether `epoch_examples` cuts a running text into blocks; a last batch that is not full is then left out."""

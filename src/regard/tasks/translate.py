@@ -221,7 +221,7 @@ class Translate(Task[TranslateSettings, Parallel, Parallel]):
         sentences = []
         if self.settings.metric == "auto" and self.scoring.metric == "rouge":
             sentences.append(
-                "The targets are summaries by their length: they are scored by ROUGE (metric=bleu for BLEU)."
+                "The targets are summaries by their lengths and words: they are scored by ROUGE (metric=bleu for BLEU)."
             )
         elif self.settings.tokenize == "auto":
             sentences.append(

@@ -14,9 +14,11 @@ from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.waveform import MoonshineEmbeddingConfig, Wav2VecEmbeddingConfig
+from ..baselines.tfidf import TfidfConfig
 from ..config import EncoderDecoderConfig, SequenceConfig
 from ..detection import DetectionConfig
 from ..dual_encoder import DualEncoderConfig
+from ..ensemble import EnsembleModel
 from ..graph_attention import GATConfig
 from ..model import Model
 
@@ -39,6 +41,13 @@ def make_example_inputs(model: Model) -> dict[str, Tensor]:
     if isinstance(config, DualEncoderConfig):
         towers = [tower for tower in (config.image, config.text) if tower is not None]
         return {name: x for tower in towers for name, x in embedding_inputs(tower.embed, generator).items()}
+    if isinstance(model, EnsembleModel):
+        extra = model.beside if model.config.extra_inputs else None
+        members = [part for part in (model.members[0], extra) if isinstance(part, Model)]
+        return {name: x for member in members for name, x in make_example_inputs(member).items()}
+    if isinstance(config, TfidfConfig):
+        ngrams = torch.randint(1, 1 + config.words + config.characters, (BATCH, TOKENS), generator=generator)
+        return {"ngrams": ngrams, "ngram_counts": torch.randint(1, 3, (BATCH, TOKENS), generator=generator)}
     if isinstance(config, DetectionConfig):
         return {"images": torch.randn(BATCH, 3, 64, 96, generator=generator)}
     if isinstance(config, GATConfig):

@@ -44,6 +44,8 @@ DYNAMIC = {
     "columns": (0,),
     "features": (0, 1),
     "global_tokens": (0, 1),
+    "ngrams": (0, 1),
+    "ngram_counts": (0, 1),
 }
 """The dimensions of each argument that may differ from call to call."""
 TOLERANCE = 1e-4

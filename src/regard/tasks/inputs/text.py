@@ -27,6 +27,7 @@ from ..task import require_tokenizer
 from .cache import MethodCache
 from .given import as_text
 from .words.features import ALL, PAD, UNKNOWN, WordFeatures
+from .words.ngrams import NgramVocabulary
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
@@ -50,7 +51,8 @@ class WithText(Protocol):
 class TextInputs:
     """Texts as tokens; with word vectors, the vocabulary also has all words with a vector.
 
-    With `subwords` they are tokens of a checkpoint's tokenizer.
+    With `subwords` they are tokens of a checkpoint's tokenizer. With `ngrams`, outside of training, a text also has the
+    features of the n-gram model beside the network.
     """
 
     kind = "text"
@@ -80,6 +82,7 @@ class TextInputs:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
         self.word_features, self.subwords = word_features, subwords
         self.encoder: Encoder | None = None
+        self.ngrams: NgramVocabulary | None = None
         self.cached_words = MethodCache(self.words, CACHED_TEXTS)
 
     @staticmethod
@@ -125,7 +128,8 @@ class TextInputs:
         if self.subwords is not None:
             return {"vector_dim": None, "subwords": {"max_length": self.subwords.max_length}}
         features = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
-        return {"vector_dim": self.vector_dim, **features}
+        ngrams = {} if self.ngrams is None else {"ngrams": self.ngrams.as_dict()}
+        return {"vector_dim": self.vector_dim, **features, **ngrams}
 
     @classmethod
     def from_dict(
@@ -138,7 +142,9 @@ class TextInputs:
             return cls(settings, tokenizer, subwords=SubwordTexts(tokenizer, data["subwords"]["max_length"]))
         saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
         features = None if saved is None else WordFeatures.from_dict(saved, *sizes)
-        return cls(settings, tokenizer, data["vector_dim"], word_features=features)
+        inputs = cls(settings, tokenizer, data["vector_dim"], word_features=features)
+        inputs.ngrams = NgramVocabulary.from_dict(data["ngrams"]) if "ngrams" in data else None
+        return inputs
 
     def layer_configs(self, a: Architecture) -> tuple[EmbeddingConfig, LayersConfig]:
         """(embedding, stack)."""
@@ -186,6 +192,13 @@ class TextInputs:
         return self.encode([example.text for example in examples])["lengths"].tolist()
 
     def batch(self, examples: Sequence[WithText], rng: Random | None) -> dict[str, Tensor]:
+        inputs = self.token_batch(examples, rng)
+        if self.ngrams is None or rng is not None:  # the n-gram model is not trained by steps
+            return inputs
+        return {**inputs, **self.ngrams.batch([example.text for example in examples])}
+
+    def token_batch(self, examples: Sequence[WithText], rng: Random | None) -> dict[str, Tensor]:
+        """What the network reads of texts."""
         if self.word_features is not None:
             rows = [self.cached_words(example.text) or [""] for example in examples]
             return self.word_features.batch(rows, self.sample_dropout(self.word_features, rng))
