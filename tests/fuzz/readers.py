@@ -26,6 +26,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import annotation_samples
+import graph_samples
+import record_samples
 import samples
 from model_samples import model_families
 from samples import Family
@@ -35,12 +38,15 @@ from regard.errors import RegardError
 
 def families() -> dict[str, Family]:
     """Every family of files, of data and of models."""
-    return samples.families() | model_families()
+    data = samples.families() | annotation_samples.families() | graph_samples.families()
+    return data | model_families() | record_samples.families()
 
 
 SLOW, LARGE = 5.0, 1024.0
 """Seconds of an input, and MiB of memory that a family may take beyond its start."""
 BATCH = 1000
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A file system in memory, where there is one: most of a small input's time is otherwise its file."""
 
 
 @dataclass
@@ -74,17 +80,14 @@ class Report:
 
 
 def run_input(family: Family, name: str, number: int, folder: Path, report: Report) -> None:
-    """Write the mutated files of one input and read them with all readers of the family."""
+    """Mutate one of the files, which all lie in the folder, read them with all readers of the family, and mend it."""
     rng = Random(f"{name} {number}")
     chosen = rng.choice(family.mutated)
-    for file, data in family.files.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(family.mutate(file, data, rng) if file == chosen else data)
+    (folder / chosen).write_bytes(family.mutate(chosen, family.files[chosen], rng))
     start = time.perf_counter()
     for read in family.reads:
         try:
-            reading = read(folder)
+            reading = read(family.folder(folder, chosen))
             report.read += bool(reading.examples)
             report.faults += bool(reading.faults)
             for fault in reading.faults:
@@ -107,22 +110,24 @@ def run_input(family: Family, name: str, number: int, folder: Path, report: Repo
         report.slow += 1
         report.examples.setdefault("slow", f"{number}: {seconds:.1f} s")
     report.max_seconds = max(report.max_seconds, seconds)
+    (folder / chosen).write_bytes(family.files[chosen])
 
 
 def warm_up(family: Family, folder: Path) -> None:
-    """Read the files as they are, so that packages are imported before anything is timed."""
+    """Write the files and read them as they are, so that packages are imported before anything is timed."""
     for file, data in family.files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(data)
-    for read in family.reads:
-        with suppress(RegardError):  # not every reader of a family takes each of its samples
-            read(folder)
+    for place in {family.folder(folder, name) for name in family.mutated}:
+        for read in family.reads:
+            with suppress(RegardError):  # not every reader of a family takes each of its samples
+                read(place)
 
 
 def run_inputs(name: str, first: int, count: int) -> Report:
     """The report of inputs `first`, `first` + 1, … in this process."""
     family, report = families()[name], Report()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         warm_up(family, Path(folder))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(first, first + count):
@@ -135,7 +140,7 @@ def run_worker(name: str, first: int, count: int, connection: Any, progress: Any
     """`run_inputs` in a subprocess; `progress` is the number of the input that is read."""
     os.environ["OMP_NUM_THREADS"] = "1"
     family, report = families()[name], Report()
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as silence:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, open(os.devnull, "w") as silence:
         warm_up(family, Path(folder))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         os.dup2(silence.fileno(), 2)  # libraries write their warnings there
