@@ -285,18 +285,27 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     for step in (1, 2):
         store.save(step, {"step": step}, {"model": {"x": torch.randn(200)}})
-    file = tmp_path / "step-00000002" / "model.safetensors"
-    whole = file.read_bytes()
-    for n in range(20):
-        damaged = bytearray(whole)
-        damaged[n * len(whole) // 20] ^= 1 << n % 8
-        file.write_bytes(damaged)
-        with pytest.warns(UserWarning, match="damaged"):
-            latest = store.latest()
-        assert latest is not None and latest[0]["step"] == 1
-    file.write_bytes(whole)
+    for name in ("model.safetensors", "state.json"):
+        file = tmp_path / "step-00000002" / name
+        whole = file.read_bytes()
+        for n in range(20):
+            damaged = bytearray(whole)
+            damaged[n * len(whole) // 20] ^= 1 << n % 8
+            file.write_bytes(damaged)
+            with pytest.warns(UserWarning, match="damaged"):
+                latest = store.latest()
+            assert latest is not None and latest[0]["step"] == 1
+        file.write_bytes(whole)
     latest = store.latest()
     assert latest is not None and latest[0]["step"] == 2
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_its_folder(tmp_path: Path) -> None:
+    """Its hashes are right, but its tensors are those of another model."""
+    state = {"step": 3, "epoch": 0, "group": 0}
+    CheckpointStore(tmp_path / "checkpoints").save(3, state, {"model": {"x": torch.ones(3)}, "optimizer": {}})
+    with pytest.raises(rg.BadInput, match=r"step-00000003 has contents that cannot be used"):
+        run(tmp_path, replace(HOW, steps=2))
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batching import BatchSampler
-from ..errors import BadInput, Missing, RegardError, Unsupported
+from ..data.json_values import ParsedObject
+from ..errors import BadInput, Missing, RegardError, Unsupported, explain_damage
 from ..models.model import Model, compile_blocks
 from ..nn.block import Stack
 from ..nn.experts import Experts
@@ -394,7 +395,14 @@ class Trainer:
         latest = self.checkpoints.latest()
         if latest is None:
             return
-        saved, folder = latest
+        with explain_damage(latest[1]):
+            self.load_checkpoint(*latest)
+        self.saved_step = self.state.step
+        self.evaluated_step = -1 if self.state.evaluation_due else self.state.step
+        self.report("resumed")
+
+    def load_checkpoint(self, saved: ParsedObject, folder: Path) -> None:
+        """Take state, weights and random states from a checkpoint."""
         for name, value in asdict(self.state).items():
             setattr(self.state, name, saved.get(name, value))  # older checkpoints lack newer fields
         load_full_weights(self.module, read_tensors(folder / "model.safetensors"))
@@ -406,9 +414,6 @@ class Trainer:
         if self.average is not None:
             count = len(list(folder.glob("average-*.safetensors")))
             self.average.weights = [read_tensors(folder / f"average-{n}.safetensors") for n in range(count)]
-        self.saved_step = self.state.step
-        self.evaluated_step = -1 if self.state.evaluation_due else self.state.step
-        self.report("resumed")
 
     def finish(self, stopped: bool) -> None:
         """The last evaluation and checkpoint; a run that was stopped is saved without evaluating it."""
