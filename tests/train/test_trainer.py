@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -94,31 +92,6 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytes
         run(tmp_path, HOW)
     monkeypatch.undo()
     assert CheckpointStore(tmp_path / "checkpoints").latest() == before
-
-
-def test_killed_at_any_moment(tmp_path: Path) -> None:
-    """`kill -9` loses at most the steps since the last checkpoint, and the run goes on to the same bits."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
-        "from tests.train.test_trainer import run, HOW;"
-        "from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
-    )
-    expected = run(tmp_path / "whole", replace(HOW, save_every=1))
-    for delay in (0.0, 0.05):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(Path(__file__).parents[2]), str(tmp_path / "killed")],
-            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-        )
-        store = CheckpointStore(tmp_path / "killed" / "checkpoints")
-        start = len(store.folders()) and store.folders()[-1].name
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (not store.folders() or store.folders()[-1].name == start):
-            time.sleep(0.01)
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        assert store.latest() is not None
-    assert_same_bits(expected, run(tmp_path / "killed", replace(HOW, save_every=1), made=model(seed=9)))
 
 
 def test_late_reports_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +193,24 @@ def test_checkpoints_by_time(tmp_path: Path) -> None:
     how = replace(HOW, save_every=1000, evaluate_every=1000, save_minutes=1e-6, steps=4)
     run(tmp_path, how, lambda event: saved.append(event.state.step) if event.name == "saved" else None)
     assert saved[:4] == [1, 2, 3, 4]
+
+
+def test_killed_before_the_last_evaluation(tmp_path: Path) -> None:
+    """The last step has its checkpoint, and its evaluation is made when the run resumes."""
+
+    class Killed(Exception):
+        pass
+
+    def kill(event) -> None:
+        if event.name == "saved" and event.state.step == 12:
+            raise Killed
+
+    how = replace(HOW, save_every=4, evaluate_every=5)
+    with pytest.raises(Killed):
+        run(tmp_path, how, kill)
+    events: list[tuple[str, int]] = []
+    run(tmp_path, how, lambda event: events.append((event.name, event.state.step)), made=model(seed=5))
+    assert [(name, step) for name, step in events if name == "score"] == [("score", 12)]
 
 
 class Tied(Toy):

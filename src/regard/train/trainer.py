@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 class TrainState:
     """Where a run stands: what a checkpoint has besides tensors. `group` counts the updates of the epoch.
 
-    `evaluation_due` says that the evaluation of this step was broken off by a signal, and is made when the run resumes.
+    `evaluation_due` says that the evaluation of this step was broken off by a signal, and is made when the run resumes;
+    `evaluated_step` is that of the last evaluation.
     """
 
     step: int = 0
@@ -59,6 +60,7 @@ class TrainState:
     best_loss: float | None = None
     since_best: int = 0
     evaluation_due: bool = False
+    evaluated_step: int = -1
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Trainer:
         self.checkpoints = CheckpointStore(folder / "checkpoints")
         self.ema = ExponentialMovingAverage(training.ema) if training.ema else None
         self.average = CheckpointAverage(training.average_checkpoints) if training.average_checkpoints else None
-        self.evaluated_step, self.saved_step = -1, -1
+        self.saved_step = -1
         self.evaluation_seconds, self.saved_time = 0.0, time.monotonic()
         self.interrupt = InterruptHandler()
         self.pending: tuple[TrainState, Tensor, float, float] | None = None
@@ -166,6 +168,8 @@ class Trainer:
             if state.evaluation_due:
                 self.evaluate()
                 stopped = interrupt.signal > 0
+            if state.group and state.group == len(self.groups(state.epoch)):  # saved at the end of an epoch
+                state.epoch, state.group = state.epoch + 1, 0
             while not self.over() and not stopped:
                 groups = self.groups(state.epoch)
                 next_batches = executor.submit(self.batches, groups, state.group)
@@ -317,7 +321,7 @@ class Trainer:
 
     def over(self) -> bool:
         """Whether the run has reached its end. The minutes include a last evaluation as long as the longest so far."""
-        needed = self.state.seconds + self.evaluation_seconds * (self.evaluated_step != self.state.step)
+        needed = self.state.seconds + self.evaluation_seconds * (self.state.evaluated_step != self.state.step)
         out_of_time = self.training.minutes is not None and needed >= 60 * self.training.minutes
         out_of_patience = self.training.patience is not None and self.state.since_best > self.training.patience
         return self.state.step >= self.total or out_of_time or out_of_patience
@@ -353,7 +357,7 @@ class Trainer:
         self.state.since_best = 0 if better else self.state.since_best + 1
         self.state.seconds += self.lap_seconds()
         self.evaluation_seconds = max(self.evaluation_seconds, self.state.seconds - before)
-        self.evaluated_step, self.state.evaluation_due = self.state.step, False
+        self.state.evaluated_step, self.state.evaluation_due = self.state.step, False
         self.report("score", scores.metrics, scores)
 
     def is_better(self, value: float, loss: float) -> bool:
@@ -398,7 +402,8 @@ class Trainer:
         with explain_damage(latest[1]):
             self.load_checkpoint(*latest)
         self.saved_step = self.state.step
-        self.evaluated_step = -1 if self.state.evaluation_due else self.state.step
+        if "evaluated_step" not in latest[0] and not self.state.evaluation_due:  # of an earlier version
+            self.state.evaluated_step = self.state.step
         self.report("resumed")
 
     def load_checkpoint(self, saved: ParsedObject, folder: Path) -> None:
@@ -418,7 +423,7 @@ class Trainer:
     def finish(self, stopped: bool) -> None:
         """The last evaluation and checkpoint; a run that was stopped is saved without evaluating it."""
         self.report_step()
-        if not stopped and self.evaluated_step != self.state.step:
+        if not stopped and self.state.evaluated_step != self.state.step:
             self.evaluate()
             stopped = self.interrupt.signal > 0
         if self.saved_step != self.state.step or not stopped:
