@@ -4,6 +4,7 @@
     python tests/fuzz/readers.py --only Parquet --first 1234 --inputs 1        one input again
 
 An input is a function of its family and number. Inputs run in subprocesses, so that a crash of a library is counted.
+A run that was stopped continues where the file of its results ends.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import traceback
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,15 +38,17 @@ from samples import Family
 from regard.errors import RegardError
 
 
+@cache
 def families() -> dict[str, Family]:
-    """Every family of files, of data and of models."""
+    """Every family of files, of data and of models; made once, before subprocesses are forked."""
     data = samples.families() | annotation_samples.families() | graph_samples.families()
     return data | model_families() | record_samples.families()
 
 
 SLOW, LARGE = 5.0, 1024.0
-"""Seconds of an input, and MiB of memory that a family may take beyond its start."""
-BATCH = 1000
+"""Seconds of an input (of the processor: others may use the machine), and MiB that a family may take beyond its start."""
+BATCH, PART = 1000, 5000
+"""Inputs of a subprocess, and inputs after which the results are written."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A file system in memory, where there is one: most of a small input's time is otherwise its file."""
 
@@ -70,6 +74,18 @@ class Report:
     max_mib: float = 0.0
     examples: dict[str, str] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return vars(self) | {"max_seconds": round(self.max_seconds, 2), "max_mib": round(self.max_mib, 2)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Report:
+        return cls(**data | {"foreign": Counter(data["foreign"]), "guarded": Counter(data["guarded"])})
+
+    @property
+    def over_limits(self) -> bool:
+        return bool(self.foreign or self.crashes or self.slow or self.max_mib > LARGE)
+
     def add(self, other: Report) -> None:
         for name in ("inputs", "read", "faults", "refused", "crashes", "slow", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -84,7 +100,7 @@ def run_input(family: Family, name: str, number: int, folder: Path, report: Repo
     rng = Random(f"{name} {number}")
     chosen = rng.choice(family.mutated)
     (folder / chosen).write_bytes(family.mutate(chosen, family.files[chosen], rng))
-    start = time.perf_counter()
+    start = time.process_time()
     for read in family.reads:
         try:
             reading = read(family.folder(folder, chosen))
@@ -103,7 +119,7 @@ def run_input(family: Family, name: str, number: int, folder: Path, report: Repo
             report.foreign[cause] += 1
             where = traceback.extract_tb(error.__traceback__)[-1]
             report.examples.setdefault(f"foreign {cause}", f"{number}: {where.filename}:{where.lineno} {error}"[:300])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     report.inputs += 1
     report.seconds += seconds
     if seconds > SLOW:
@@ -190,19 +206,32 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="a family; can be repeated")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
     given = parser.parse_args()
-    names = given.only or list(families())
+    names = given.only or list(families())  # made here, and shared by the subprocesses
+    made = json.loads(given.out.read_text())["families"] if given.out.is_file() and not given.first else {}
+    reports = {name: Report.from_dict(made[name]) for name in names if name in made}
     heads = ("inputs", "read", "faults", "foreign", "guarded", "crashes")
     print(f"{'family':24}" + "".join(f"{head:>9}" for head in heads) + f"{'slow':>7}{'max s':>9}{'MiB':>9}", flush=True)
-    reports: dict[str, Report] = {}
     for name in names:
-        reports[name] = run_family(name, given.first, given.inputs)
-        print(format_row(name, reports[name]), flush=True)
-        for kind, example in reports[name].examples.items():
+        report = reports.setdefault(name, Report())
+        while report.inputs < given.inputs:
+            report.add(run_family(name, given.first + report.inputs, min(PART, given.inputs - report.inputs)))
+            write_reports(given.out, reports)
+            print(f"{name}: {report.inputs:,} of {given.inputs:,}", end="\r", file=sys.stderr, flush=True)
+        print(format_row(name, report), flush=True)
+        for kind, example in report.examples.items():
             print(f"    {kind}: input {example}", flush=True)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({name: vars(report) for name, report in reports.items()}, indent=1) + "\n")
-    bad = [name for name, r in reports.items() if r.foreign or r.crashes or r.slow or r.max_mib > LARGE]
+    bad = [name for name, report in reports.items() if report.over_limits]
     sys.exit(f"over the limits: {', '.join(bad)}" if bad else 0)
+
+
+def write_reports(path: Path, reports: dict[str, Report]) -> None:
+    """Write the reports so far."""
+    document = {
+        "command": "python tests/fuzz/readers.py --inputs N (N of each family below)",
+        "families": {name: report.to_dict() for name, report in reports.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
