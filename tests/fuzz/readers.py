@@ -46,7 +46,7 @@ def families() -> dict[str, Family]:
 
 
 SLOW, LARGE = 5.0, 1024.0
-"""Seconds of an input (of the processor: others may use the machine), and MiB that a family may take beyond its start."""
+"""Seconds of the processor for an input, and MiB of memory that a family may take beyond its start."""
 BATCH, PART = 1000, 5000
 """Inputs of a subprocess, and inputs after which the results are written."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
