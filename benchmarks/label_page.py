@@ -73,9 +73,9 @@ WORDS = {
         "本页由 `python benchmarks/labels.py --write` 根据 `benchmarks/results/*.json` 生成；各节写明重新测量的命令。",
         "head": ("标签", "数据", "命令", "指标", "Regard", "其他办法"),
         "few": "少量文本",
-        "few text": "文本的类别，`python benchmarks/small_text.py --data DIR`。在分层留出的 0.15 上的正确率，每段文本只出现一次。"
+        "few text": "文本的类别，`python benchmarks/small_text.py --data DIR`。在分层留出的 0.15 上的准确率，每段文本只出现一次。"
         "Regard 再留出十分之一的训练文本用于选择；scikit-learn 用全部训练文本。“TF-IDF，默认”是 `TfidfVectorizer()` 加 "
-        "`LogisticRegression()`（中文按字符）；“最好的 TF-IDF”是四种之中的最好者，直接按留出文本挑选。只有一个种子：正确率的标准误约为一个百分点。",
+        "`LogisticRegression()`（中文按字符）；“最好的 TF-IDF”是四种之中的最好者，直接按留出文本挑选。只有一个种子：准确率的标准误约为一个百分点。",
         "few head": ("数据", "文本数", "Regard", "TF-IDF，默认", "最好的 TF-IDF", "Regard 的 CPU 秒数"),
         "kinds": "其他种类",
         "kinds text": "`python benchmarks/labels.py --data DIR`。括号内是训练的 CPU 秒数。数据都取得较小，每行只需几分钟 CPU 时间："
@@ -103,7 +103,7 @@ WORDS = {
     },
 }
 METRICS = {
-    "accuracy": "正确率",
+    "accuracy": "准确率",
     "exact match": "完全匹配",
     "RMSE (lower is better)": "RMSE（越低越好）",
     "micro F1": "微平均 F1",

@@ -185,7 +185,7 @@ def test_configurations_are_saved_and_models_that_do_not_fit_refused(table):
     with pytest.raises(Unsupported, match="Leave out position"):
         task.config(Architecture(position="Alibi()"))
     with pytest.raises(BadInput, match="There is no column 'sizes'"):
-        cls.prepare(examples, cls.Settings(ignored="sizes"))
+        cls.prepare(examples, cls.Settings(ignored_columns="sizes"))
 
 
 def test_labels_that_are_no_numbers_are_faults(tmp_path):

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, TooLarge, Unsupported
+from ..machine import format_bytes, free_memory
 from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import plan_chunks
 from .backends.blockwise.tile import QueryTile, TileInputs
 from .backends.sinks import add_to_lse
 from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
-from .device_memory import format_bytes, free_memory
 from .parts.edges import EdgeFeatures
 from .parts.mask import Mask, PairGrid
 from .parts.methods import Exact, Method

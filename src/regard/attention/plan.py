@@ -7,12 +7,12 @@ from typing import TypedDict, Unpack, overload
 
 from torch import Tensor
 
+from ..machine import format_bytes
 from .attend import cut_unseen_keys, has_rows
 from .backends import BACKENDS, choose_backend
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import chunk_shape, merge_heads
 from .call import Call, cast_for_autocast, check_call, lower
-from .device_memory import format_bytes
 from .parts.edges import EdgeFeatures, sorted_edges
 from .parts.mask import NONE, Mask
 from .parts.methods import Exact, Method

@@ -14,7 +14,7 @@ from ..plots.arrays import HeadArrays
 from ..plots.labels import check_labels
 from .look import bucket_index, bucket_sizes
 from .parts.mask import ALL, NONE, Mask, PairGrid, Tiling
-from .parts.masks import add_batch_heads
+from .parts.masks.tile_states import add_batch_heads
 from .view import View
 
 if TYPE_CHECKING:

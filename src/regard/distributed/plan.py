@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..attention.device_memory import format_bytes
 from ..attention.parts.masks import Everything
 from ..attention.parts.parts import Parts
 from ..attention.parts.scores import Additive
+from ..machine import format_bytes
 from .layout import Layout
 from .traffic import RankCost, Sizes, Traffic, rank_costs
 

@@ -35,7 +35,7 @@ from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
-from .inputs.word_features import WordFeatures
+from .inputs.words.features import WordFeatures
 from .losses.choose_target import input_target_from_dict, make_target
 from .losses.r_drop import repeat_batch, symmetric_kl
 from .losses.targets import ClassTarget, InputTarget, LabelsTarget, RegressionTarget
@@ -95,7 +95,7 @@ class ClassifySettings(Settings):
     max_length: int = setting(512, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
     word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
     vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
-    frozen: bool = setting(False, "Do not train the word vectors.")
+    freeze_vectors: bool = setting(False, "Do not train the word vectors.", former="frozen")
     max_affix: int = setting(
         0, "Longest prefix and suffix that are word features; 0 is none. Needs unit=words.", ge=0, former="affixes"
     )

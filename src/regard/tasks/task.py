@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..data.sound import Spoken
     from ..models.interfaces import ModelConfig
     from ..models.model import Model
-    from .inputs.word_features import WordFeatures
+    from .inputs.words.features import WordFeatures
     from .losses.targets import Target
     from .pretrained.pretrained import Pretrained
 

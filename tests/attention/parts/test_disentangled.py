@@ -9,7 +9,7 @@ from transformers import DebertaV2Config
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention, build_relative_position
 
 import regard as rg
-from regard.attention.parts.disentangled import distance_entries
+from regard.attention.parts.positions.disentangled import distance_entries
 from regard.nn.parts.parse import parse_position
 
 HEADS, DIM, TOKENS = 3, 8, 29

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import BadInput
 from ..execution import mask_cache
 from .mask import Mask, PairGrid, Tiling
-from .masks import states_from, tile_sizes
+from .masks.tile_states import states_from, tile_sizes
 from .part import Part, check_tensor, format_value
 
 

@@ -14,7 +14,7 @@ from ...errors import BadInput, Unsupported
 from ...models.heads import LMHead
 from ...models.model import Model, Output, SequenceModel
 from ...models.tokenizers.tokenizer import Tokenizer
-from ...tasks.inputs.word_features import WordFeatures, extract_features
+from ...tasks.inputs.words.features import WordFeatures, extract_features
 from ...tasks.pretrained.texts import SubwordTexts
 from ...tasks.task import AnyTask
 from ...tasks.texts.token_tagger import AnyTagger

@@ -26,7 +26,7 @@ from ..architecture import Architecture, stack_of
 from ..task import require_tokenizer
 from .cache import MethodCache
 from .given import as_text
-from .word_features import ALL, PAD, UNKNOWN, WordFeatures
+from .words.features import ALL, PAD, UNKNOWN, WordFeatures
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
@@ -61,7 +61,7 @@ class TextInputs:
         "max_length",
         "word_dropout",
         "vectors",
-        "frozen",
+        "freeze_vectors",
         "max_affix",
         "char_ngrams",
         "nb_linear",
@@ -178,7 +178,7 @@ class TextInputs:
         embedding = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
         weight: nn.Parameter = model.embed.tokens.weight  # type: ignore[union-attr]
         weight.data.copy_(embedding.weight)
-        weight.requires_grad_(not self.settings.frozen)
+        weight.requires_grad_(not self.settings.freeze_vectors)
 
     def sizes(self, examples: Sequence[WithText]) -> list[int]:
         if self.subwords is not None:
