@@ -1,5 +1,6 @@
 """The commands of `regard`. Each prints text, or with --json one JSON document; messages go to stderr."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,27 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the command `regard`."""
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        leave_process_group(ended.code)
+        raise
+
+
+def leave_process_group(status: object) -> None:
+    """End the connections between processes of a launcher, whose threads would abort the interpreter at its end.
+
+    After an error the others may be gone, and a farewell would wait for them: this process then ends at once.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if status in (None, 0) or (isinstance(status, int) and status > 128):  # finished, or saved after a signal
+        distributed.destroy_process_group()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 1)
 
 
 app.command(epilog="Example: regard check train.conllu --task tag")(commands.check)

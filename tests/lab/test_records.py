@@ -94,3 +94,19 @@ def test_samples_come_with_input_and_gold_where_they_are_saved(tmp_path):
     assert found["samples"] == [{"number": 1, "input": '["a", 2]', "gold": "1", "prediction": "0"}]
     (tmp_path / "hypotheses.jsonl").write_text('{"half')  # a run that is being written
     assert read_samples(tmp_path)["total"] == 2
+
+
+def test_lines_that_are_no_records_are_left_out(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write("run.json", {"task": "tag"})
+    note(folder, "step", 1, loss=1.0)
+    wrong = ["[" * 5000, "7", '{"kind": "step"}', '{"kind": [], "step": 2}', '{"kind": "step", "step": 1e999}']
+    wrong += [
+        '{"kind": "step", "step": 4294967296, "loss": 1}',
+        '{"kind": "step", "step": 2, "loss": 1' + "0" * 400 + "}",
+    ]
+    with (tmp_path / "log.jsonl").open("ab") as file:
+        file.write("\n".join(wrong).encode() + b"\n\xff\xfe\n")
+    assert read_curves(tmp_path)["step"]["loss"]["steps"].tolist() == [1]
+    assert overview_curves(tmp_path, None)["step.loss"]["steps"].tolist() == [1]
+    assert summarize_run(tmp_path)["step"] == 2

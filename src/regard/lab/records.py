@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeGuard
 
 import torch
 from torch import Tensor
@@ -116,10 +116,15 @@ def read_section(document: JsonObject, name: str) -> JsonObject:
     return section if isinstance(section, dict) else {}
 
 
+def is_number(value: Json) -> TypeGuard[float]:
+    """Whether a value is a number that a float can hold; NaN and infinity are, which a run that diverges has."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
 def read_time(line: JsonObject) -> float:
     """When a line was logged, in seconds; 0 where it does not say."""
     time = line.get("time")
-    return time if isinstance(time, int | float) else 0
+    return time if is_number(time) else 0
 
 
 def read_or_empty(folder: RunFolder, name: str) -> JsonObject:
@@ -157,8 +162,8 @@ def read_curves(path: Path, after: int = 0) -> RunCurves:
     anew = after > len(lines) or after == 0
     curves: dict[str, dict[str, tuple[list[int], list[float]]]] = {"step": {}, "score": {}}
     for line in lines[0 if anew else after :]:
-        for name, value in line.items() if line.get("kind") in curves else ():
-            if name in ("kind", "step", "epoch", "time") or not isinstance(value, int | float):
+        for name, value in line.items() if line.get("kind") in ("step", "score") else ():
+            if name in ("kind", "step", "epoch", "time") or not is_number(value):
                 continue
             steps, values = curves[line["kind"]].setdefault(name, ([], []))
             steps.append(line["step"])
@@ -177,8 +182,8 @@ def overview_curves(path: Path, main: str | None) -> dict[str, Curve]:
     lines = RunFolder(path).read_log()
     curves: dict[str, Curve] = {}
     for kind, name in (("step", "loss"), ("score", main)):
-        rows = [line for line in lines if line.get("kind") == kind and isinstance(line.get(name or ""), int | float)]
-        points = [(line["step"], float(line[name or ""])) for line in rows if isinstance(line.get("step"), int)]
+        rows = [line for line in lines if line.get("kind") == kind and is_number(line.get(name or ""))]
+        points = [(line["step"], float(line[name or ""])) for line in rows]
         if points:
             steps, values = [step for step, _ in points], [value for _, value in points]
             curves[f"{kind}.{name}"] = downsample(steps, values, FEW_POINTS)

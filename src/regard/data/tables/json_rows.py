@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from ...limits import JSON_DEPTH, json_depth
 from ..reading import Fault, MalformedData, add_note, raise_fault
@@ -21,6 +22,19 @@ LISTS = ("words", "tokens", "forms", "词", "词语")
 """Columns whose cells are lists, so that an object of lists with such a name is one row."""
 DECODER = json.JSONDecoder()
 BLANK = re.compile(r"[\s,]*")
+
+
+def json_document(path: Path, text: str) -> Any:
+    """The value of a file that is one JSON document; `MalformedData` if it is none, or nests too deeply."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise_fault(path, f"is no JSON: {error.msg}.", error.lineno, error.colno)
+    except (ValueError, RecursionError) as error:
+        raise_fault(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.")
+    if text.count("{") + text.count("[") > JSON_DEPTH.value and (message := JSON_DEPTH.excess(json_depth(value))):
+        raise_fault(path, f"is JSON that cannot be read: {message}")
+    return value
 
 
 def json_table(path: Path, lines: list[str]) -> Table:

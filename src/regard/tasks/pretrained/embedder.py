@@ -65,6 +65,9 @@ class PoolingConfig:
         if others:
             raise Unsupported(f"{folder} has a layer {others[0]} after its encoder, which is not read here.")
         paths = {name: folder / module.get("path", "") for name, module in zip(names, modules, strict=True)}
+        for path in paths.values():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise BadInput(f"{folder / 'modules.json'} leads out of its folder, to {path}. Get the files again.")
         settings = read_json(paths["Pooling"] / "config.json") if "Pooling" in paths else {}
         chosen = [name for key, name in POOLING_KEYS.items() if settings.get(key)]
         mode = settings.get("pooling_mode")  # newer files have one name instead
@@ -75,6 +78,8 @@ class PoolingConfig:
             )
         limits = folder / "sentence_bert_config.json"
         max_length = read_json(limits).get("max_seq_length") if limits.is_file() else None
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+            raise BadInput(f"{limits}: max_seq_length is {max_length!r:.40}; it must be a whole number from 1.")
         return cls(cast(Pooling, chosen[0]), "Normalize" in names, max_length)
 
 

@@ -49,7 +49,7 @@ def read_heads(path: Path) -> list[tuple[HeadSpec, dict[str, list[str]]]]:
     """The heads of a TOML file, each with the files of its splits; `BadInput` for what cannot be used."""
     try:
         document = tomllib.loads(path.read_text("utf8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(
             f"{path} cannot be read as TOML ({error}). Give a table for each head; see the page on kinds of labels."
         ) from None
