@@ -1,7 +1,7 @@
 """Fine-tunes one checkpoint with Regard and with the Trainer of transformers, on the same data, side by side.
 
     python benchmarks/finetune.py --model MINILM --data DIR [--device cuda] [--seeds 3] [--only trec]
-    python benchmarks/finetune.py … --ours --variants epochs=8 epochs=8,r_drop=1     # other settings beside the defaults
+    python benchmarks/finetune.py … --ours --variants epochs=8 epochs=8,r_drop=1   # other settings beside the defaults
 
 MINILM is the folder of a BERT-like encoder (config.json, *.safetensors, tokenizer), DIR has trec6/train.tsv,
 sst2/train.tsv, sst2/dev.tsv and ud_english_ewt/en_ewt-ud-{train,dev}.conllu. Of TREC a stratified tenth of the training

@@ -1,6 +1,7 @@
 """Classifies few texts with the defaults of `regard train classify` and with scikit-learn, on the same held-out texts.
 
-    python benchmarks/small_text.py --data DIR [--minutes 2] [--only trec] [--seeds 0 1 2] [--threads 2] [--set name=value]
+    python benchmarks/small_text.py --data DIR [--minutes 2] [--only trec] [--seeds 0 1 2]
+        [--threads 2] [--set name=value]
 
 DIR has trec6/train.tsv, waimai_10k/train.csv and chnsenticorp/train.tsv. Texts that repeat are taken once, and a
 stratified share of 0.15 is held out from both sides. Regard trains for the minutes at most (the seconds reported
