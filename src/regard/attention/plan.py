@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict, Unpack, overload
+from typing import Unpack, overload
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from .parts.edges import EdgeFeatures, sorted_edges
 from .parts.mask import NONE, Mask
 from .parts.methods import Exact, Method
 from .parts.pair_bias import PairBias
-from .parts.parts import Parts
+from .parts.parts import PartOptions, Parts
 from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Additive, Score
@@ -55,18 +55,9 @@ class Plan:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-class AttendOptions(TypedDict, total=False):
+class AttendOptions(PartOptions, total=False):
     """The options of `attend` that `plan` takes."""
 
-    score: Score | None
-    position: Position | None
-    mask: Mask | None
-    method: Method | None
-    dropout: float
-    sink: Sink | None
-    bias: PairBias | None
-    places: Places | None
-    edges: EdgeFeatures | None
     backend: str
 
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.attend import attend
-from ..attention.parts.edges import EdgeFeatures
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Lengths
-from ..attention.parts.methods import Method
-from ..attention.parts.pair_bias import PairBias
-from ..attention.parts.parts import DEFAULT_PARTS, Parts
-from ..attention.parts.places import Places
-from ..attention.parts.positions import Position
-from ..attention.parts.scores import Score
-from ..attention.parts.sink import Sink
+from ..attention.parts.parts import DEFAULT_PARTS, PartOptions, Parts
 from ..attention.sharding import SequenceLayout, current_layout
 from ..distributed.graphs import ShardedEdges
 from ..errors import BadInput, Unsupported
@@ -34,33 +27,17 @@ from .parts.learned import LinformerProjections
 from .parts.rotary import RotaryAngles, RotaryEmbedding
 
 
-class OtherParts(TypedDict, total=False):
-    """The parts that few attentions have."""
+class ShardedOptions(PartOptions, total=False):
+    """The parts of an attention, and the layout of a sequence that is shared out."""
 
-    sink: Sink | None
-    bias: PairBias | None
-    places: Places | None
-    edges: EdgeFeatures | None
     layout: SequenceLayout | None
 
 
 class Attend(nn.Module):
     """`regard.attend` as a module, so that hooks (`regard.watch`, `regard.edit`) can be put on it."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        score: Score | None = None,
-        position: Position | None = None,
-        mask: Mask | None = None,
-        method: Method | None = None,
-        dropout: float = 0.0,
-        **others: Unpack[OtherParts],
-    ) -> Tensor:
-        return attend(q, k, v, score=score, position=position, mask=mask, method=method, dropout=dropout, **others)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Unpack[ShardedOptions]) -> Tensor:
+        return attend(q, k, v, **options)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture, LayersConfig, stack_of
 from .inputs.cache import MethodCache, TensorCache
 from .inputs.given import name_of
-from .inputs.graph_batches import GraphShard, Seed, SeedNodes, edge_cache, launched_part, make_shard
+from .inputs.graph_batches import GraphShard, Seed, SeedNodes, launched_part, make_shard, place_edges
 from .inputs.graph_features import (
     EdgeScale,
     NodeInputs,
@@ -152,7 +152,7 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
         self.nodes = TensorCache(self.node_inputs.make)
         self.shards: dict[Graph, GraphShard] = {}
         self.training_shard: GraphShard | None = None
-        self.sharded_edges = edge_cache()
+        self.sharded_edges = MethodCache(place_edges, 4)  # a step uses the edges that the one before sorted
         self.samplers = MethodCache(make_sampler, 2)
         self.seeds = MethodCache(self.find_seeds, 4)
 

@@ -37,7 +37,7 @@ from .inputs.text import truncation_note
 from .losses.r_drop import r_drop_loss, repeat_batch
 from .metrics.bleu import Scoring, bleu
 from .metrics.rouge import rouge
-from .pretrained.pretrained import Pretrained, describe_model, reads_of
+from .pretrained.pretrained import Pretrained, describe_model
 from .results import GeneratedText
 from .task import Scores, Task, require_tokenizer
 
@@ -154,7 +154,7 @@ class Translate(Task[TranslateSettings, Parallel, Parallel]):
     ) -> Translate:
         """The task with the tokenizer of an encoder–decoder such as T5 or Marian, whose weights are trained further."""
         model, rules = pretrained.model, pretrained.model.rules
-        if not isinstance(model, EncoderDecoderModel) or reads_of(model.config.embed) != "tokens":
+        if not isinstance(model, EncoderDecoderModel) or model.config.embed.reads != "tokens":
             raise BadInput(
                 f"{pretrained.name} ({describe_model(model)}) does not write texts from texts. Start from a T5 or a "
                 "Marian, or from a run of this task."

@@ -210,8 +210,7 @@ def train_run(
         def save_best(model: Model, scores: Scores) -> None:
             folder.save_best(model, scores, records)
             if architecture.lora_rank:
-                family = getattr(model, "base_family", None)
-                save_adapter(model, folder / "adapter", str(architecture.checkpoint), family)
+                save_adapter(model, folder / "adapter", str(architecture.checkpoint), model.base_family)
             if tuned := task.tuned_values():
                 folder.write("tuned.json", tuned)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -224,11 +224,19 @@ class Mask(Part):
         fields = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | Mask)}
         return replace(self, **fields) if fields else self  # type: ignore[type-var]
 
-    def plot(self, queries: int | list[str], keys: int | list[str] | None = None, **options: Any) -> Figure:
+    def plot(
+        self,
+        queries: int | list[str],
+        keys: int | list[str] | None = None,
+        *,
+        batch: int = 0,
+        head: int = 0,
+        title: str | None = None,
+    ) -> Figure:
         """The mask as a picture; give sizes, or words to write on the axes in place of numbers."""
         from ..plotting import plot_mask
 
-        return plot_mask(self, queries, keys, **options)
+        return plot_mask(self, queries, keys, batch=batch, head=head, title=title)
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, other) if isinstance(other, Mask) else NotImplemented

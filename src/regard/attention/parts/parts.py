@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NoReturn
+from typing import NoReturn, TypedDict
 
 from torch import Tensor
 
@@ -19,6 +19,20 @@ from .scores import Dot, Score
 from .sink import Sink
 
 DOT, EXACT = Dot(), Exact()
+
+
+class PartOptions(TypedDict, total=False):
+    """The parts of an attention as arguments of `attend`."""
+
+    score: Score | None
+    position: Position | None
+    mask: Mask | None
+    method: Method | None
+    dropout: float
+    sink: Sink | None
+    bias: PairBias | None
+    places: Places | None
+    edges: EdgeFeatures | None
 
 
 @dataclass(frozen=True, repr=False, init=False)

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ...errors import RegardError
 from ...terminal import Debug, Json, print_message, print_result, report_errors, typer
+
+if TYPE_CHECKING:
+    from .oracle import Case
 
 SHAPES = ((300, 500), (129, 64), (1, 700), (500, 260))
 """Queries and keys of one call in ten, which has many tiles."""
@@ -114,7 +117,7 @@ def run_call(report: KernelReport, number: int, device: str) -> None:
             report.add_failure(number, f"{comparison.backend}: {case}: {comparison}")
 
 
-def make_case(seed: int, number: int, device: str) -> Any:
+def make_case(seed: int, number: int, device: str) -> Case:
     """The random call of this number: one in ten over many tiles, one in ten a graph, one in ten with rarer parts."""
     import torch
 
@@ -131,7 +134,7 @@ def make_case(seed: int, number: int, device: str) -> Any:
     )
 
 
-def usable_backends(case: Any, device: str) -> list[str]:
+def usable_backends(case: Case, device: str) -> list[str]:
     """Every backend without a reason against the case; the formula itself is the oracle, so it is left out."""
     from ...attention.backends import BACKENDS
     from ...attention.call import make_call

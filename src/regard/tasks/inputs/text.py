@@ -113,7 +113,7 @@ class TextInputs:
     @classmethod
     def from_pretrained(cls, pretrained: Pretrained, settings: ClassifySettings | MatchSettings) -> TextInputs:
         """Texts as a checkpoint reads them: as its tokenizer divides them, or as the run did that it is."""
-        encoder, before = pretrained.encoder("tokens"), getattr(pretrained.task, "inputs", None)
+        encoder, before = pretrained.encoder("tokens"), pretrained.inputs
         if isinstance(before, TextInputs) and before.subwords is None:
             inputs = cls(settings, before.tokenizer, before.vector_dim, None, before.word_features)
         else:
