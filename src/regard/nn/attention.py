@@ -73,7 +73,7 @@ class MultiHeadAttention(nn.Module):
 
         out( concat over heads of attend(q(x), k(source), v(source)) ),   source = memory or x
 
-    `parts` are its score, position, mask, method and dropout, in which a learned part stands as its specification
+    `parts` are its score, position, mask, method and dropout; a learned part is given by its specification
     (`LearnedT5Bias(buckets=32)`). `score`, `position`, `mask`, `method`, `sink` and `dropout` by name, as values or as
     text, replace those of `parts`. `bias` names the projections that have one: q, k, v, out ("o"). Query head h reads
     key head h // (heads // kv_heads). `qk_norms` are norms of the projected q and k: of each head where their size is
@@ -177,8 +177,8 @@ class MultiHeadAttention(nn.Module):
             score=self.score(),
             method=self.method(k.shape[2]) if isinstance(self.method, LinformerProjections) else self.method(),
             dropout=self.dropout if self.training else 0.0,
-            **({} if self.sink is None else {"sink": self.sink()}),
-            **({} if layout is None else {"layout": layout}),
+            sink=None if self.sink is None else self.sink(),
+            layout=layout,
         )
         mixed = mixed if self.differential is None else self.differential(mixed)
         mixed = mixed.transpose(1, 2).flatten(2)  # [batch, tokens, heads · head_dim]

@@ -41,7 +41,7 @@ class Parts:
     features of edges.
 
     `attend`, `plan` and `look` make one of their arguments; layers, stacks and tasks are built from one, in which a
-    learned part stands as its specification (`PartSpec`). `score` None is `Dot()`, `method` None is `Exact()`. Raises
+    learned part is given by its specification (`PartSpec`). `score` None is `Dot()`, `method` None is `Exact()`. Raises
     `BadInput` when a field has another type.
 
     >>> import regard as rg
