@@ -80,11 +80,11 @@ def task_of_checkpoint(model: Model, name: str) -> CheckpointTask:
             tokenizer_of(model, name)
             task = "lm" if causal else "translate"
             return CheckpointTask(task, continue_texts if causal else rewrite_texts, generates=True)
-    what = type(head).__name__.removesuffix("Config") if head is not None else "no head"
+    head_name = type(head).__name__.removesuffix("Config") if head is not None else "no head"
     family = config.family or type(config).__name__
     message = (
-        f"{name} holds a model ({family}, {what}) without a task to predict. Use rg.load({name!r}) for its outputs, or "
-        f"train a head: regard train classify --from {name}."
+        f"{name} holds a model ({family}, {head_name}) without a task to predict. Use rg.load({name!r}) for its "
+        f"outputs, or train a head: regard train classify --from {name}."
     )
     if model.tokenizer is None or (head is not None and not isinstance(config, DualEncoderConfig)):
         raise Unsupported(message)

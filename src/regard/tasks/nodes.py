@@ -210,16 +210,19 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
         notes = []
         if self.structure.kind != "none":
             beside = "beside their own" if self.features else "as the files have none"
-            what = STRUCTURES[self.structure.kind]
-            notes.append(f"Features of nodes are {what}, {beside}; structure= decides otherwise.")
+            features = STRUCTURES[self.structure.kind]
+            notes.append(f"Features of nodes are {features}, {beside}; structure= decides otherwise.")
         if self.edge_scale is not None:
             names = ", ".join(map(repr, examples[0].graph.edge_names))
             notes.append(f"Numbers of the edges ({names}) are read by gat and gatv2; edge_features=false ignores them.")
-        reasons = {"sum": "the sum of each node's features (none is negative)", "length": "the length of each node's"}
         if self.settings.normalized is not None or self.normalization == "none" or not self.features:
             return notes
-        what = reasons[self.normalization] + (" vector (some are negative)" if self.normalization == "length" else "")
-        return [*notes, f"Features are divided by {what}; normalized=true or false decides otherwise."]
+        divisors = {
+            "sum": "the sum of each node's features (none is negative)",
+            "length": "the length of each node's vector (some are negative)",
+        }
+        divisor = divisors[self.normalization]
+        return [*notes, f"Features are divided by {divisor}; normalized=true or false decides otherwise."]
 
     def as_dict(self) -> JsonObject:
         chosen: JsonObject = {"normalization": self.normalization} if self.settings.normalized is None else {}

@@ -228,12 +228,12 @@ class Translate(Task[TranslateSettings, Parallel, Parallel]):
                 f"BLEU is computed with the tokenizer {self.scoring.tokenize}, by the script of the targets."
             )
         sources, targets = [e.source for e in examples], [e.target for e in examples]
-        for texts, tokenizer, what in (
+        for texts, tokenizer, noun in (
             (sources, self.tokenizer, "sources"),
             (targets, self.tokenizer.target, "targets"),
         ):
             lengths = [len(encoding.ids) for encoding in tokenizer.backend.encode_batch_fast(texts)]
-            sentences += truncation_note(lengths, self.settings.max_length, what)
+            sentences += truncation_note(lengths, self.settings.max_length, noun)
         return sentences
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:

@@ -81,13 +81,13 @@ def run_calls(
     from ... import machine
 
     report = KernelReport(device_name(device), machine.versions(), seed, first)
-    start = told = time.monotonic()
+    start = reported = time.monotonic()
     while (not calls or report.calls < calls) and (not minutes or time.monotonic() - start < 60 * minutes):
         run_call(report, first + report.calls, device)
         report.calls += 1
         report.seconds = round(time.monotonic() - start, 1)
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
+        if time.monotonic() - reported > 60:
+            reported = time.monotonic()
             report_progress(f"{report.calls:,} calls, {report.failed} tensors off")
     return report
 

@@ -137,26 +137,26 @@ def layer_names(paths: Iterable[str], config: ModelConfig | None, family: str | 
         return {path: path for path in paths}
     weights = [f"{path}.weight" for path in paths]
     rows = [row for key in keys for row in expand(key, weights)]
-    found = {
+    theirs_by_ours = {
         row.ours[0]: row.theirs.removesuffix(".weight") for row in rows if row.change is SAME and len(row.ours) == 1
     }
-    if set(found) != set(weights):
+    if set(theirs_by_ours) != set(weights):
         return {path: path for path in paths}
     # a model of ours with a head of its own is their model without a head
     has_head = isinstance(config, SequenceConfig | EncoderDecoderConfig) and config.head is not None
     strip = has_head and own_family is None
-    return {path: found[f"{path}.weight"].removeprefix(module.PREFIX if strip else "") for path in paths}
+    return {path: theirs_by_ours[f"{path}.weight"].removeprefix(module.PREFIX if strip else "") for path in paths}
 
 
 def their_layers(own: Iterable[str], config: ModelConfig | None) -> dict[str, str]:
     """Our path by every name that an adapter may have for a layer: ours, theirs, theirs with the prefix of a head."""
     own = list(own)
-    found = {path: path for path in own}
+    paths = {path: path for path in own}
     family = None if config is None else config.family
     blocks = [path for path in own if ".blocks." in f".{path}"]
     if family in FAMILIES:
         prefix = find_family(family, "this model").PREFIX
         for path, name in layer_names(blocks, config).items():
             plain = name.removeprefix(prefix)
-            found |= {name: path, plain: path, prefix + plain: path}
-    return found
+            paths |= {name: path, plain: path, prefix + plain: path}
+    return paths

@@ -42,23 +42,23 @@ def find_counterpart(model: Model, names: list[str]) -> tuple[Family, ModelConfi
         )
     if config.family is not None:
         family = find_family(config.family)
-        found = list(compare(config, write_and_read(model, config, names, family), ""))
-        if not found:
+        differences = list(compare(config, write_and_read(model, config, names, family), ""))
+        if not differences:
             return family, config
-        raise no_counterpart(config.family, found)
+        raise no_counterpart(config.family, differences)
     best: tuple[str, list[str], int] | None = None
     for name in candidates(config):
         family, named = find_family(name), replace(write_out_widths(config), family=name)
         try:
-            found = list(compare(named, write_and_read(model, named, names, family), ""))
-            score = len(found)
+            differences = list(compare(named, write_and_read(model, named, names, family), ""))
+            score = len(differences)
         except UNFIT as error:
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            found, score = [f"this form ({reason})"], UNFIT_SCORE
-        if not found:
+            differences, score = [f"this form ({reason})"], UNFIT_SCORE
+        if not differences:
             return family, named
         if best is None or score < best[2]:
-            best = name, found, score
+            best = name, differences, score
     if best is None:
         layers = [type(part).__name__.removesuffix("Config") for part in (config.embed, config.stack)]
         raise Unsupported(
@@ -92,11 +92,12 @@ def write_out_widths(config: C) -> C:
     return replace(config, **widened)
 
 
-def no_counterpart(name: str, found: list[str]) -> Unsupported:
-    more = f", and {len(found) - 4} more differences" if len(found) > 4 else ""
-    pool = " A run with pool=pooler has their head." if any("head.pool" in text for text in found) else ""
+def no_counterpart(name: str, differences: list[str]) -> Unsupported:
+    more = f", and {len(differences) - 4} more differences" if len(differences) > 4 else ""
+    pool = " A run with pool=pooler has their head." if any("head.pool" in text for text in differences) else ""
     return Unsupported(
-        f"transformers has no model of this form; the nearest, {name}, has no counterpart of {'; '.join(found[:4])}"
+        f"transformers has no model of this form; the nearest, {name}, has no counterpart of "
+        f"{'; '.join(differences[:4])}"
         f'{more}. Save it with format="regard", or export it as ONNX.{pool}'
     )
 

@@ -252,7 +252,7 @@ class TextInputs:
         }
 
 
-def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
+def truncation_note(lengths: Sequence[int], limit: int, noun: str) -> list[str]:
     """A sentence that says how many of these lengths exceed the limit; none if none does.
 
     >>> truncation_note([3, 9], 5, "texts")
@@ -263,7 +263,7 @@ def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
         return []
     verb, rest = ("is", "it") if count == 1 else ("are", "them")
     longest = f"max_length={limit:,} tokens (the longest has {max(lengths):,})"
-    return [f"{count:,} of {len(lengths):,} {what} {verb} longer than {longest}: the rest of {rest} is not read."]
+    return [f"{count:,} of {len(lengths):,} {noun} {verb} longer than {longest}: the rest of {rest} is not read."]
 
 
 def open_vectors(path: Path) -> WordVectors:

@@ -144,8 +144,8 @@ class Pretrained:
 def find_encoder(config: ModelConfig, reads: Reads) -> tuple[SequenceConfig[Any, Any] | None, str]:
     """The encoder for these inputs inside a model's configuration, and the prefix of its weights."""
     if isinstance(config, EnsembleConfig):
-        found, prefix = find_encoder(config.model, reads)
-        return found, f"members.0.{prefix}"
+        encoder, prefix = find_encoder(config.model, reads)
+        return encoder, f"members.0.{prefix}"
     if isinstance(config, DualEncoderConfig):
         tower: TowerConfig[Any, Any] | None = config.image if reads == "images" else config.text
         if tower is None or reads == "sound":

@@ -221,9 +221,9 @@ class AnswerQuestions(Task[AnswerSettings, QuestionAnswer, AnswerWindow]):
             batch = {name: x.to(device) for name, x in self.batch([windows[k][1] for k in numbers]).items()}
             for k, row in zip(numbers, self.pointers(model, batch).cpu(), strict=True):
                 n, window = windows[k]
-                found = self.best_span(row[:, : len(window.tokens)], window)
-                if n not in best or found[0] > best[n][0]:
-                    best[n] = found
+                span = self.best_span(row[:, : len(window.tokens)], window)
+                if n not in best or span[0] > best[n][0]:
+                    best[n] = span
         return [make_answer(example, *best[n][1:]) for n, example in enumerate(examples)]
 
     def best_span(self, logits: Tensor, window: AnswerWindow) -> tuple[float, float, Place | None]:
