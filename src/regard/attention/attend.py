@@ -252,7 +252,7 @@ def call_key(
     backend: str,
     others: OtherParts | None = None,
 ) -> Hashable:
-    """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
+    """What decides, besides the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
     if torch.compiler.is_compiling():
         return None
     try:

@@ -30,7 +30,7 @@ class Plan:
     """How a call will be run. `reasons` says why each other backend does not run it.
 
     `operations` are the multiplications and additions of the forward pass over the visited pairs; `bytes` what must be
-    read and written at least; `peak` an estimate of the memory it needs beside its arguments; `tiles` the share of
+    read and written at least; `peak` an estimate of the memory it needs besides its arguments; `tiles` the share of
     tiles (for a graph: of pairs) that are visited.
     """
 
@@ -160,7 +160,7 @@ def count_bytes(call: Call) -> int:
 
 
 def estimate_peak(call: Call, backend: str) -> int:
-    """Bytes beside the arguments that the forward pass holds at once, roughly."""
+    """Bytes besides the arguments that the forward pass holds at once, roughly."""
     grid, size = call.grid, call.exact.itemsize
     heads = grid.batch * grid.heads
     output = heads * grid.queries * call.v.shape[-1] * call.v.itemsize

@@ -190,7 +190,7 @@ class FeedForward(nn.Module):
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The inputs of the layers of one call beside x; `mask` and `position` are those of one layer."""
+    """The inputs of the layers of one call besides x; `mask` and `position` are those of one layer."""
 
     lengths: Tensor | None = None
     packing: Packing | None = None

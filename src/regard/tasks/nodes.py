@@ -209,7 +209,7 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
     def choices(self, examples: Sequence[GraphSplit]) -> list[str]:
         notes = []
         if self.structure.kind != "none":
-            beside = "beside their own" if self.features else "as the files have none"
+            beside = "in addition to their own" if self.features else "as the files have none"
             features = STRUCTURES[self.structure.kind]
             notes.append(f"Features of nodes are {features}, {beside}; structure= decides otherwise.")
         if self.edge_scale is not None:
