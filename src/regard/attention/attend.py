@@ -33,6 +33,7 @@ from .tracing import in_cuda_graph
 
 EVERYTHING = Everything()
 OtherParts = tuple[Sink | None, PairBias | None, Places | None, EdgeFeatures | None]
+any_autocast = torch._C._is_any_autocast_enabled
 PREPARED = {"sdpa": sdpa.prepare, "triton": triton.prepare}
 
 
@@ -78,13 +79,14 @@ def attend(
     8.0
     """
     if layout is not None:
-        if places is not None:
-            raise Unsupported("A layout has the places of its tokens; leave places= out, or attend without a layout.")
-        if edges is not None:
-            raise Unsupported("A layout takes no features of edges; leave edges= out, or attend without a layout.")
-        return layout.attend(q, k, v, Parts(score, position, mask, method, dropout, sink, bias), generator, backend)
+        parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
+        return attend_sharded(q, k, v, parts, generator, backend, layout)
     if INTERCEPTORS and (answer := intercept(cast(AttendArguments, locals()))) is not None:
         return answer
+    only_mask = score is position is method is sink is bias is places is edges is None
+    only_mask = only_mask and not dropout and backend == "auto"
+    if only_mask and (output := attend_warm(q, k, v, mask)) is not None:
+        return output
     q, k, v = cast_for_autocast(q, k, v)
     exact = method is None or isinstance(method, Exact)
     if exact and mask is not None and not dropout and bias is places is None and not has_rows(position):
@@ -102,16 +104,86 @@ def attend(
             return empty_output(call)
         if not exact or plan.backend is None:
             return parts.method.attend(call)
+    if only_mask and plan.function is not None and (key := warm_key(q, k, v)) is not None:
+        mask_cache(EVERYTHING if mask is None else mask).warm.put(key, plan)
     output = run(plan, q, k, v, call)
-    if plan.unmasked or edges is not None or not can_check(q):  # along edges nothing else is read
-        return output
-    trains = torch.is_grad_enabled() and needs_grad(q, k, v)
-    # A masked key that is not finite is in no output, but in the gradient of q.
-    if (all_finite(output, k) if trains else all_finite(output)) or all_finite(q, k, v):
+    if plan.unmasked or edges is not None or sees_finite(q, k, v, output):  # along edges nothing else is read
         return output
     parts = Parts(score, position, mask, method, dropout, sink, bias, places)
-    visible = functools.partial(run_masked, parts=parts, seed=None if call is None else call.seed, backend=backend)
-    return attend_to_finite(q, k, v, EVERYTHING if mask is None else mask, visible, output.detach())
+    return keep_out_nonfinite(q, k, v, output, parts, None if call is None else call.seed, backend)
+
+
+def attend_sharded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    parts: Parts,
+    generator: torch.Generator | None,
+    backend: str,
+    layout: SequenceLayout,
+) -> Tensor:
+    """The output for this process's queries of a sequence that is shared out."""
+    if parts.places is not None:
+        raise Unsupported("A layout has the places of its tokens; leave places= out, or attend without a layout.")
+    if parts.edges is not None:
+        raise Unsupported("A layout takes no features of edges; leave edges= out, or attend without a layout.")
+    return layout.attend(q, k, v, parts, generator, backend)
+
+
+def attend_warm(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor | None:
+    """The output of a call whose only part is a mask, where such a call has been planned before; None otherwise.
+
+    Tensors that do not fit each other fail in the function; the call is then checked as if it were the first.
+    """
+    try:
+        if any_autocast():
+            q, k, v = cast_for_autocast(q, k, v)
+        if mask is not None and q.shape[2] != k.shape[2]:
+            k, v = cut_unseen_keys(q, k, v, mask)
+        plan = mask_cache(EVERYTHING if mask is None else mask).warm.values.get(warm_key(q, k, v))
+        if plan is None:
+            return None
+        output = plan.function(q, k, v)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return None
+    if plan.unmasked or sees_finite(q, k, v, output):
+        return output
+    return keep_out_nonfinite(q, k, v, output, Parts(mask=mask), None, "auto")
+
+
+def warm_key(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
+    """What decides, beside the mask, how a call without other parts is run; None in a compiled graph."""
+    if torch.compiler.is_compiling():
+        return None
+    tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.get_device(), v.get_device())
+    return *tensors, grad_mode(q, k, v), in_cuda_graph()
+
+
+def grad_mode(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """0 where no gradient is needed, 1 where one is, 2 where it must be the same in every run."""
+    if not torch.is_grad_enabled() or not needs_grad(q, k, v):
+        return 0
+    return 2 if torch.are_deterministic_algorithms_enabled() else 1
+
+
+def sees_finite(q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
+    """Whether no NaN or infinity can have come from a masked key: by the output, or by all that went in.
+
+    Where contents cannot be read without a wait, backends keep them out themselves.
+    """
+    if not can_check(q):
+        return True
+    # A masked key that is not finite is in no output, but in the gradient of q.
+    trains = torch.is_grad_enabled() and needs_grad(q, k, v)
+    return (all_finite(output, k) if trains else all_finite(output)) or all_finite(q, k, v)
+
+
+def keep_out_nonfinite(
+    q: Tensor, k: Tensor, v: Tensor, output: Tensor, parts: Parts, seed: Tensor | None, backend: str
+) -> Tensor:
+    """The output without what is not finite in keys and values that a query may not attend to."""
+    visible = functools.partial(run_masked, parts=parts, seed=seed, backend=backend)
+    return attend_to_finite(q, k, v, EVERYTHING if parts.mask is None else parts.mask, visible, output.detach())
 
 
 def run(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, call: Call | None) -> Tensor:
@@ -262,7 +334,7 @@ def call_key(
             *(v.shape, v.dtype, v.device),
             PLAIN_DOT if score is None else part_key(score),
             None if position is None else part_key(position),
-            *(dropout, backend, in_cuda_graph(), torch.is_grad_enabled() and needs_grad(q, k, v)),
+            *(dropout, backend, in_cuda_graph(), grad_mode(q, k, v)),
             None if others is None else tuple([part if part is None else part_key(part) for part in others]),
         )
         hash(key)

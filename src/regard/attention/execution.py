@@ -110,12 +110,16 @@ def new_plan() -> ExecutionPlan:
 
 
 class MaskCache(Storage):
-    """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call."""
+    """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call.
+
+    `warm` has the plans with a function by a shorter key, for calls that have no part but the mask.
+    """
 
     def __init__(self, references: list[Reference]) -> None:
         super().__init__()
         self.references = references
         self.plans = Storage(KINDS)
+        self.warm = Storage(KINDS)
 
     def describes(self, objects: list[Mask | Tensor]) -> bool:
         """Whether the mask's tensors are the ones that the entry was made for, unchanged."""

@@ -44,16 +44,7 @@ def unsupported_reason(call: Call) -> str | None:
         return "Triton's interpreter computes bfloat16 wrongly"
     if call.q.dtype == torch.float64:
         return "these kernels compute in float32 at most, and the tensors are float64"
-    return unsupported_parts(call) or unsupported_head_dim(call)
-
-
-def unsupported_parts(call: Call) -> str | None:
-    """Why kernels cannot take features of edges, or the position at explicit places; None when they can."""
-    if call.edges is not None:
-        return EDGES_ONLY
-    if call.places is not None and call.position is not None and not call.position.rotates:
-        return f"{type(call.position).__name__} at explicit places has no kernel"
-    return None
+    return EDGES_ONLY if call.edges is not None else unsupported_head_dim(call)
 
 
 @assume_constant
