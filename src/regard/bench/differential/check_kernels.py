@@ -11,13 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from ...errors import RegardError
 from ...terminal import Debug, Json, print_message, print_result, report_errors, typer
-
-if TYPE_CHECKING:
-    from .oracle import Case
 
 SHAPES = ((300, 500), (129, 64), (1, 700), (500, 260))
 """Queries and keys of one call in ten, which has many tiles."""
@@ -81,13 +78,13 @@ def run_calls(
     from ... import machine
 
     report = KernelReport(device_name(device), machine.versions(), seed, first)
-    start = reported = time.monotonic()
+    start = told = time.monotonic()
     while (not calls or report.calls < calls) and (not minutes or time.monotonic() - start < 60 * minutes):
         run_call(report, first + report.calls, device)
         report.calls += 1
         report.seconds = round(time.monotonic() - start, 1)
-        if time.monotonic() - reported > 60:
-            reported = time.monotonic()
+        if time.monotonic() - told > 60:
+            told = time.monotonic()
             report_progress(f"{report.calls:,} calls, {report.failed} tensors off")
     return report
 
@@ -117,7 +114,7 @@ def run_call(report: KernelReport, number: int, device: str) -> None:
             report.add_failure(number, f"{comparison.backend}: {case}: {comparison}")
 
 
-def make_case(seed: int, number: int, device: str) -> Case:
+def make_case(seed: int, number: int, device: str) -> Any:
     """The random call of this number: one in ten over many tiles, one in ten a graph, one in ten with rarer parts."""
     import torch
 
@@ -134,7 +131,7 @@ def make_case(seed: int, number: int, device: str) -> Case:
     )
 
 
-def usable_backends(case: Case, device: str) -> list[str]:
+def usable_backends(case: Any, device: str) -> list[str]:
     """Every backend without a reason against the case; the formula itself is the oracle, so it is left out."""
     from ...attention.backends import BACKENDS
     from ...attention.call import make_call

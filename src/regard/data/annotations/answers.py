@@ -47,7 +47,7 @@ def read_answers(
         with builder.reading(path):
             document = squad_document(path)
             if document is not None:
-                builder.each(squad_questions(path, document), lambda question: question.read())
+                builder.each(squad_questions(path, document), lambda found: found.read())
             else:
                 read_answer_rows(path, wanted, builder)
     return builder.build()

@@ -83,8 +83,8 @@ def read_parquet_blocks(path: Path) -> Iterator[Block]:
             ends = [batch.column(names[n]) for n in columns]
             for n, end in zip(columns, ends, strict=True):
                 if not pyarrow.types.is_integer(end.type) or end.null_count:
-                    content = "empty cells" if end.null_count else str(end.type)
-                    raise_fault(path, f"the column {names[n]!r} has {content}; wanted whole numbers, the nodes.", line)
+                    what = "empty cells" if end.null_count else str(end.type)
+                    raise_fault(path, f"the column {names[n]!r} has {what}; wanted whole numbers, the nodes.", line)
             yield partial(add, line), numpy.stack([end.to_numpy().astype("int64") for end in ends], axis=1)
             line += batch.num_rows
 
