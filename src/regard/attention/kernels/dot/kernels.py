@@ -179,8 +179,7 @@ def forward_kernel(
             if PLACED and REL_VECTORS:
                 b_s += placed_relative_scores(
                     b_rel_q, b_k, p_rel_vectors, p_key_vectors, p_places, p_packed, i_b, i_bits,
-                    i_row * BM, i_tile * BN, queries, keys, stride_places, origin, length, BN, D, BD, KEY_VECTORS,
-                    PRECISION,
+                    i_row * BM, i_tile * BN, queries, keys, stride_places, origin, length, BN, D, BD, KEY_VECTORS, PRECISION,
                 )  # fmt: skip
             elif REL_VECTORS:
                 p_high = p_rel_vectors + i_tile * BN * D
