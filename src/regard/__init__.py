@@ -1,4 +1,4 @@
-"""Regard: attention, whole. Every mechanism behind one call, and a way to look inside."""
+"""Regard: every attention mechanism as one function call, with models, training and tools to inspect the weights."""
 
 from __future__ import annotations
 

@@ -141,13 +141,13 @@ def bench(
         bool, typer.Option("--models", help="Benchmark whole models instead of single attention calls.")
     ] = False,
     survey: Annotated[
-        bool, typer.Option("--survey", help="Benchmark random everyday calls beside the best alternative.")
+        bool, typer.Option("--survey", help="Compare random everyday calls with the fastest alternative.")
     ] = False,
     calls: Annotated[int, typer.Option(min=1, help="Number of calls of the survey.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the survey's calls.")] = 0,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Measure on this GPU what `attend` chooses kernels by."),
+        typer.Option("--calibrate", help="Measure on this GPU the costs by which `attend` chooses its kernels."),
     ] = False,
     as_json: Json = False,
     debug: Debug = False,

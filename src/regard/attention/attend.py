@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from .backends import BACKENDS, choose_backend, sdpa, triton
 from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
 from .execution import CACHE, ExecutionPlan, MaskCache, mask_cache
-from .interception import INTERCEPTORS, intercept
+from .interception import INTERCEPTORS, AttendArguments, intercept
 from .nonfinite import all_finite, attend_to_finite, can_check
 from .parts.edges import EdgeFeatures
 from .parts.mask import Mask
@@ -80,7 +81,7 @@ def attend(
     if layout is not None:
         parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
         return attend_sharded(q, k, v, parts, generator, backend, layout)
-    if INTERCEPTORS and (answer := intercept(locals())) is not None:
+    if INTERCEPTORS and (answer := intercept(cast(AttendArguments, locals()))) is not None:
         return answer
     usual = method is sink is bias is places is edges is None and not dropout and not torch.compiler.is_compiling()
     if usual and (output := attend_warm(q, k, v, score, position, mask, backend)) is not None:
@@ -257,7 +258,8 @@ def cut_unseen_keys(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor
     Masks with a `key_span` and positions depend on i − j, which does not change (a mask by chunks, on where i and j are
     in theirs). The sizes of the call then stay the same from step to step, so that its plan does too.
     """
-    if torch.compiler.is_compiling() or not isinstance(mask, Mask) or not has_tokens(q, k, v):
+    tokens = all(isinstance(x, Tensor) and x.dim() == 4 for x in (q, k, v))
+    if torch.compiler.is_compiling() or not isinstance(mask, Mask) or not tokens:
         return k, v
     queries, keys = q.shape[2], k.shape[2]
     span = mask.key_span(keys - queries, keys - 1) if 0 < queries < keys == v.shape[2] else None
@@ -270,10 +272,6 @@ def cut_unseen_keys(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor
 def has_rows(position: Position | None) -> bool:
     """Whether a position has something for each row of keys."""
     return isinstance(position, Position) and position.by_rows
-
-
-def has_tokens(*tensors: object) -> bool:
-    return all(isinstance(x, Tensor) and x.dim() == 4 for x in tensors)
 
 
 def find_plan(
@@ -380,7 +378,7 @@ def call_key(
     backend: str,
     others: OtherParts | None = None,
 ) -> Hashable:
-    """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
+    """What decides, besides the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
     if torch.compiler.is_compiling():
         return None
     try:

@@ -10,7 +10,7 @@ A mask is identified by its class and fields: numbers by value, tensors by ident
 written to makes another mask. A mask with a field that cannot be compared this way is identified by the object itself.
 An entry holds weak references to a mask's tensors and is dropped when one of them is gone.
 
-Everything else that is remembered depends on neither a mask nor a call, and would be made again for each if it were
+Everything else that is cached depends on neither a mask nor a call, and would be made again for each if it were
 part of a plan. `tensor_cache` holds tensors that are made of plain numbers alone (Rotary's angles, Alibi's biases,
 Performer's directions): every mask and every layer share them, and parts make them without a plan at hand.
 `kernels.launch.COMPILED` is the set of configurations whose kernels were compiled together: Triton holds the compiled

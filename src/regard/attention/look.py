@@ -43,7 +43,7 @@ MASKED = -1.0  # below every weight while the largest are gathered
 
 
 class LookOptions(NamedTuple):
-    """What a view holds beside the statistics."""
+    """What a view holds besides the statistics."""
 
     weights: bool
     top: int

@@ -86,8 +86,8 @@ def layout_time(
 ) -> float:
     """Seconds of the slowest rank, over one call with each mask."""
     times = torch.zeros(ranks, dtype=torch.float64)
-    for one in visited:
-        traffic = find_traffic(one, query_owner, key_owner, ranks)
+    for tiles in visited:
+        traffic = find_traffic(tiles, query_owner, key_owner, ranks)
         times += torch.tensor(
             [x.seconds for x in rank_costs(traffic, tile, tokens, TYPICAL, link)], dtype=torch.float64
         )

@@ -301,13 +301,13 @@ def sharded_mask(
     jumps = (places.diff(prepend=places[:1] - 1) != 1).cumsum(0)
     inner = closure_variables(function).get("mask_functions", (function,))
     known: list[Mask] = []
-    for one in inner:
-        packed = closure_variables(one).get("packed_sequence_mask")
+    for predicate in inner:
+        packed = closure_variables(predicate).get("packed_sequence_mask")
         if packed is not None and torch.equal(packed, jumps.expand_as(packed)):
             continue
-        part = None if packed is not None else convert_mask(one, KeyRange(0, tokens, device))
+        part = None if packed is not None else convert_mask(predicate, KeyRange(0, tokens, device))
         if part is None:
-            raise Unsupported(f"The mask {one.__qualname__} does not run sharded. Call the model in one process.")
+            raise Unsupported(f"The mask {predicate.__qualname__} does not run sharded. Call the model in one process.")
         known.append(part)
     real = read_padding(attention_mask, batch, tokens, 0, tokens)
     return intersect_masks([*known, *([] if real is None else [real])])

@@ -201,6 +201,11 @@ class SpanHeadConfig:
 HeadConfig = LMHeadConfig | ClassificationHeadConfig | SpanHeadConfig
 
 
+def is_tied(head: HeadConfig | None, default: bool) -> bool:
+    """Whether a head shares the weights of the token embedding; `default` for one without a vocabulary."""
+    return head.tied if isinstance(head, LMHeadConfig) else default
+
+
 def pool(hidden: Tensor, lengths: Tensor | None, pooling: str) -> Tensor:
     """`[batch, dim]`: the first token, the last real one, or the mean of the real ones."""
     return {"first": First, "last": Last, "mean": Mean, "sum": Sum}[pooling]()(hidden, lengths)

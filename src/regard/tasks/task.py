@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..models.model import Model
     from .inputs.words.features import WordFeatures
     from .losses.targets import Target
+    from .pretrained.embedder import Embedder
     from .pretrained.pretrained import Pretrained
 
 S = TypeVar("S", bound=Settings)
@@ -262,6 +263,10 @@ class Task(ABC, Generic[S, E, T]):
 
     beams: int = 1
     """Beams of the search that writes texts."""
+
+    def embedder(self, model: Model) -> Embedder | None:
+        """The vectors of a model that was trained for them; None where they are those of any checkpoint."""
+        return None
 
     def generate(self, model: Model, sources: list[list[int]]) -> Tensor | None:
         """The tokens that the model writes for these source tokens; None where the task has no rule of its own."""

@@ -220,8 +220,7 @@ def train_run(
             with task.refitted(model, every) if data.held_out else nullcontext("") as sentence:
                 folder.save_best(model, scores.with_summary(sentence), records)
             if architecture.lora_rank:
-                family = getattr(model, "base_family", None)
-                save_adapter(model, folder / "adapter", str(architecture.checkpoint), family)
+                save_adapter(model, folder / "adapter", str(architecture.checkpoint), model.base_family)
             if tuned := task.tuned_values():
                 folder.write("tuned.json", tuned)
 

@@ -574,8 +574,8 @@ def rate_factor(model: nn.Module, name: str, training: Training) -> float:
 
 def layer_of(model: nn.Module, name: str) -> tuple[int, int]:
     """(layer of a parameter, layers of its stack): embeddings are layer 0, and what follows the blocks is the last."""
-    before, found, after = name.partition("blocks.")
-    if not found:
+    before, separator, after = name.partition("blocks.")
+    if not separator:
         stacks = [module for module in model.modules() if isinstance(module, Stack | ShiftedWindows)]
         layers = max((len(stack.blocks) for stack in stacks), default=0)
         return (0 if ".embed." in f".{name}" or "_embed." in name else layers), layers

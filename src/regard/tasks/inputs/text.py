@@ -116,7 +116,7 @@ class TextInputs:
     @classmethod
     def from_pretrained(cls, pretrained: Pretrained, settings: ClassifySettings | MatchSettings) -> TextInputs:
         """Texts as a checkpoint reads them: as its tokenizer divides them, or as the run did that it is."""
-        encoder, before = pretrained.encoder("tokens"), getattr(pretrained.task, "inputs", None)
+        encoder, before = pretrained.encoder("tokens"), pretrained.inputs
         if isinstance(before, TextInputs) and before.subwords is None:
             inputs = cls(settings, before.tokenizer, before.vector_dim, None, before.word_features)
         else:
@@ -265,7 +265,7 @@ class TextInputs:
         }
 
 
-def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
+def truncation_note(lengths: Sequence[int], limit: int, noun: str) -> list[str]:
     """A sentence that says how many of these lengths exceed the limit; none if none does.
 
     >>> truncation_note([3, 9], 5, "texts")
@@ -276,7 +276,7 @@ def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
         return []
     verb, rest = ("is", "it") if count == 1 else ("are", "them")
     longest = f"max_length={limit:,} tokens (the longest has {max(lengths):,})"
-    return [f"{count:,} of {len(lengths):,} {what} {verb} longer than {longest}: the rest of {rest} is not read."]
+    return [f"{count:,} of {len(lengths):,} {noun} {verb} longer than {longest}: the rest of {rest} is not read."]
 
 
 def open_vectors(path: Path) -> WordVectors:

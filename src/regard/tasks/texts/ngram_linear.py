@@ -132,7 +132,7 @@ def choose_weight(model: EnsembleModel, logits: Tensor, labels: Sequence[str], t
     target.tune(combined, labels)
     scores = target.scores(combined, labels)
     summary = (
-        f"The n-gram model beside the network has the weight {best:g}, chosen on the validation data ({target.main} of "
+        f"The n-gram model has the weight {best:g}, chosen on the validation data ({target.main} of "
         f"the network alone {parts['network']:.4f}, of the n-gram model alone {parts['n-gram model']:.4f}). "
         "nb_linear=0 leaves it out."
     )

@@ -196,8 +196,8 @@ class Similarity(Task[SimilaritySettings, SimilarTexts, SimilarTexts]):
         if isinstance(given, Mapping):
             texts = [str(value) for value in given.values()]
             names = [self.settings.first, self.settings.second]
-            found = [str(given[name]) for name in names if name is not None and name in given]
-            first, second = found if len(found) == 2 else texts[:2] if len(texts) >= 2 else ("", "")
+            named = [str(given[name]) for name in names if name is not None and name in given]
+            first, second = named if len(named) == 2 else texts[:2] if len(texts) >= 2 else ("", "")
         else:
             first, _, second = str(given).partition("\t")
         if not first or not second:

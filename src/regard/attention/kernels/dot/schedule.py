@@ -33,7 +33,7 @@ class PassShapes(NamedTuple):
 
 
 class DotConfig(NamedTuple):
-    """What decides how a problem is run, beside its mask and the contents of its tensors."""
+    """What decides how a problem is run, besides its mask and the contents of its tensors."""
 
     grid: PairGrid
     dtype: torch.dtype
