@@ -90,15 +90,15 @@ class NgramFit:
         model = self.config.build().eval()
         if self.strengths is None:
             held = [zlib.crc32(text.encode()) % HELD_OUT == 0 for text in texts]  # texts that repeat stay together
-            splits = [
+            training, held_out = (
                 (NgramCounts.from_texts([counts[n] for n in numbers]), gold[numbers])
                 for numbers in ([n for n, own in enumerate(held) if own is side] for side in (False, True))
-            ]
-            choices = STRENGTHS[self.target.kind]
-            enough = all(len(split[1]) for split in splits)
-            self.strengths = (
-                model.choose_strengths(*splits, choices) if enough else [choices[1]] * len(model.linear_parts)
             )
+            choices = STRENGTHS[self.target.kind]
+            if len(training[1]) and len(held_out[1]):
+                self.strengths = model.choose_strengths(training, held_out, choices)
+            else:
+                self.strengths = [choices[1]] * len(model.linear_parts)
         model.fit(NgramCounts.from_texts(counts), gold, self.strengths)
         return model
 
