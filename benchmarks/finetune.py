@@ -1,6 +1,7 @@
 """Fine-tunes one checkpoint with Regard and with the Trainer of transformers, on the same data, side by side.
 
     python benchmarks/finetune.py --model MINILM --data DIR [--device cuda] [--seeds 3] [--only trec]
+    python benchmarks/finetune.py … --ours --variants epochs=8 epochs=8,r_drop=1   # other settings beside the defaults
 
 MINILM is the folder of a BERT-like encoder (config.json, *.safetensors, tokenizer), DIR has trec6/train.tsv,
 sst2/train.tsv, sst2/dev.tsv and ud_english_ewt/en_ewt-ud-{train,dev}.conllu. Of TREC a stratified tenth of the training
@@ -173,6 +174,9 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         config = make_config(name, args, seed, dict(change.split("=", 1) for change in args.set))
         data = read_data(make_config(name, args, 0, {}), lambda faults: None)
         sides: dict[str, Any] = {"regard": lambda c=config, d=data: run_regard(c, d)}
+        for variant in args.variants:
+            other = make_config(name, args, seed, dict(change.split("=", 1) for change in variant.split(",")))
+            sides[f"regard, {variant}"] = lambda c=other, d=data: run_regard(c, d)
         if not args.ours:
             sides["transformers"] = lambda c=config, d=data: run_trainer(c, d, False)
             sides["transformers, grouped by length"] = lambda c=config, d=data: run_trainer(c, d, True)
@@ -191,7 +195,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         median = {"score": statistics.median(scores), "median seconds": statistics.median(seconds)}
         result["sides"][side] = {"scores": scores, "seconds": seconds, **median}
     ours = result["sides"]["regard"]["median seconds"]
-    theirs = [row["median seconds"] for side, row in result["sides"].items() if side != "regard"]
+    theirs = [row["median seconds"] for side, row in result["sides"].items() if side.startswith("transformers")]
     if theirs:
         result["time / best of transformers"] = round(ours / min(theirs), 3)
     return result
@@ -206,6 +210,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="instead of the epochs of each task")
     parser.add_argument("--only", nargs="*", choices=tuple(TASKS), default=tuple(TASKS))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings of Regard")
+    parser.add_argument("--variants", nargs="*", default=[], metavar="NAME=VALUE,…", help="sides with other settings")
     parser.add_argument("--ours", action="store_true", help="leave transformers out")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=1, help="of a CPU")

@@ -49,6 +49,11 @@ def table(heading: str, rows: list[list[str]]) -> str:
     return "\n".join([heading, rule, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
+def count(value: int | dict[str, int]) -> int:
+    """A number, or the sum of the numbers by cause."""
+    return sum(value.values()) if isinstance(value, dict) else value
+
+
 def fuzz_table(language: str) -> str:
     """Mutated files, data and models."""
     families = (read_result("fuzz.json") or {"families": {}})["families"]
@@ -56,7 +61,7 @@ def fuzz_table(language: str) -> str:
     for group in ("data", "models"):
         chosen = [f for name, f in families.items() if name.startswith(MODELS) == (group == "models")]
         if chosen:
-            total = {key: sum(f[key] for f in chosen) for key in ("inputs", "foreign", "crashes", "slow")}
+            total = {key: sum(count(f[key]) for f in chosen) for key in ("inputs", "foreign", "crashes", "slow")}
             longest, most = (max(f[key] for f in chosen) for key in ("max_seconds", "max_mib"))
             numbers = [len(chosen), *total.values()]
             rows.append([TEXTS[language][group], *(f"{n:,}" for n in numbers), f"{longest:.1f} s", f"{most:.0f} MiB"])

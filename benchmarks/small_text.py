@@ -1,12 +1,14 @@
 """Classifies few texts with the defaults of `regard train classify` and with scikit-learn, on the same held-out texts.
 
-    python benchmarks/small_text.py --data DIR [--minutes 2] [--only trec] [--seeds 1] [--threads 2] [--set name=value]
+    python benchmarks/small_text.py --data DIR [--minutes 2] [--only trec] [--seeds 0 1 2]
+        [--threads 2] [--set name=value]
 
 DIR has trec6/train.tsv, waimai_10k/train.csv and chnsenticorp/train.tsv. Texts that repeat are taken once, and a
 stratified share of 0.15 is held out from both sides. Regard trains for the minutes at most (the seconds reported
 include the fit of its n-gram model) and holds out a tenth of its training texts to choose by; scikit-learn trains on
 all of them, with defaults, and with three other kinds of TF-IDF. The minutes are those of the CPU, not of the wall
-clock, so that other processes on the machine do not matter. Results are written to results/small_text.json.
+clock, so that other processes on the machine do not matter. A row replaces the row of the same data and seed in
+results/small_text.json.
 """
 
 from __future__ import annotations
@@ -60,9 +62,8 @@ def run_regard(train: Sequence[LabelledText], held: Sequence[LabelledText], args
         out = Path(folder) / "run"
         config = config.adapt(own.examples, out)
         task = config.prepare(own.examples)
-        train_run(
-            task, config.architecture, config.training, RunData(own.examples, validation.examples), out, config.files
-        )
+        data = RunData(own.examples, validation.examples, held_out=True)
+        train_run(task, config.architecture, config.training, data, out, config.files)
         seconds, used = time.monotonic() - began, time.process_time() - used
         opened, model, _ = open_run(out)
         scores = opened.evaluate(model, held)
@@ -105,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", choices=list(FILES))
     parser.add_argument("--set", action="append", default=[])
@@ -116,13 +117,16 @@ def main() -> None:
         module.time = ProcessorClock  # type: ignore[attr-defined]
     rows = []
     for name in [args.only] if args.only else FILES:
-        for seed in range(args.seeds):
+        for seed in args.seeds:
             train, held = read_split(args.data / FILES[name], seed)
             row: dict[str, Any] = {"data": name, "seed": seed, "train": len(train), "held out": len(held)}
             row["scikit-learn"] = run_scikit_learn(train, held, name != "trec")
             row["regard"] = run_regard(train, held, args, seed)
             rows.append(row)
             print(json.dumps(row))
+    before = json.loads(args.out.read_text())["rows"] if args.out.is_file() else []
+    merged = {(row["data"], row["seed"]): row for row in (*before, *rows)}
+    rows = sorted(merged.values(), key=lambda row: (list(FILES).index(row["data"]), row["seed"]))
     document = {"minutes": args.minutes, "threads": args.threads, "rows": rows}
     document |= {"versions": versions(), "devices": devices()}
     for name in dict.fromkeys(row["data"] for row in rows):

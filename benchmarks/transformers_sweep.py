@@ -6,7 +6,7 @@ Text, vision and speech families are compared in their outputs (of text at real 
 the left) and in the gradients of all parameters; families that generate also in their tokens with dynamic, static and
 sliding caches; `output_attentions` with eager's weights; with `--compile` also as a compiled graph.
 
-Each family runs in a process of its own with a time limit, except with `--compile`. `--write` stores each result in
+Each family runs in a process of its own with a time limit. `--write` stores each result in
 results/transformers_sweep.json as it comes, and then the pages docs/how-to/transformers-families.md and .zh.md from all
 of them; `--missing` runs the families that have no stored result, so that a sweep can be continued. The run ends with
 an error if a family differs.
@@ -348,11 +348,11 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:160]
 
 
-def run_apart(family: Family, seconds: float = SECONDS) -> Row:
+def run_apart(family: Family, compiles: bool = False, seconds: float = SECONDS) -> Row:
     """`try_family` in a process of its own, which may crash or be slow without ending the sweep."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: send.send(try_family(family)))
+    process = context.Process(target=lambda: send.send(try_family(family, compiles)))
     process.start()
     send.close()
     untried = Row(family.name, family.kind, family.model, "untried")
@@ -395,7 +395,7 @@ def main() -> None:
     rows = load_rows() if RESULTS.exists() else {}
     names = [name for name in args.families or every if not (args.missing and name in rows)]
     for name in names:
-        row = rows[name] = try_family(every[name], compiles=True) if args.compile else run_apart(every[name])
+        row = rows[name] = run_apart(every[name], args.compile)
         result = row.reason if row.error is None else f"{row.error:.0e}"
         print(f"{name:28} {row.status:8} {result} {row.caches or ''} {row.weights} {row.compiled}", flush=True)
         if args.write:

@@ -24,7 +24,7 @@ ANIMAL = "The animal didn't cross the street because it was too tired."
 VIEWS = {
     "course": {},
     "formula": {"en": f"text={ANIMAL}"},
-    "heads": {"en": f"text={ANIMAL}&attention=2&head=0&query=6", "zh": "text=A打了B&model=meanings&head=0"},
+    "heads": {},
     "compare": {},
     "alignment": {},
     "honest": {},

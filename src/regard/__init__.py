@@ -1,4 +1,4 @@
-"""Regard: attention, whole. Every mechanism behind one call, and a way to look inside."""
+"""Regard: every attention mechanism as one function call, with models, training and tools to inspect the weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from . import models, nn
 from .attention.attend import attend
 from .attention.convert import causal_from_start, from_additive, from_attn_mask, from_hugging_face, from_key_padding
 from .attention.look import look
-from .attention.parts.disentangled import Disentangled
 from .attention.parts.edges import EdgeFeatures, Edges
-from .attention.parts.language_masks import Chunked, Prefix, Tree
 from .attention.parts.mask import Mask
 from .attention.parts.masks import (
     Blocks,
     Causal,
+    Chunked,
     Dilated,
     Documents,
     Everything,
@@ -22,7 +21,9 @@ from .attention.parts.masks import (
     Lengths,
     NearBlocks,
     Pairs,
+    Prefix,
     RandomBlocks,
+    Tree,
     Window,
     bigbird,
     longformer,
@@ -31,7 +32,17 @@ from .attention.parts.methods import Exact, Linformer, Method, Nystrom, Performe
 from .attention.parts.pair_bias import PairBias
 from .attention.parts.parts import Parts
 from .attention.parts.places import Places
-from .attention.parts.positions import Alibi, AxialRotary, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
+from .attention.parts.positions import (
+    Alibi,
+    AxialRotary,
+    Bias,
+    Disentangled,
+    Position,
+    Rotary,
+    Shaw,
+    T5Bias,
+    TransformerXL,
+)
 from .attention.parts.scores import Additive, Bilinear, Cosine, Dot, Score
 from .attention.parts.sink import Sink
 from .attention.plan import Plan, plan

@@ -1,5 +1,6 @@
 """The commands of `regard`. Each prints text, or with --json one JSON document; messages go to stderr."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,27 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the command `regard`."""
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        leave_process_group(ended.code)
+        raise
+
+
+def leave_process_group(status: object) -> None:
+    """End the connections between processes of a launcher, whose threads would abort the interpreter at its end.
+
+    After an error the others may be gone, and a farewell would wait for them: this process then ends at once.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if status in (None, 0) or (isinstance(status, int) and status > 128):  # finished, or saved after a signal
+        distributed.destroy_process_group()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 1)
 
 
 app.command(epilog="Example: regard check train.conllu --task tag")(commands.check)
@@ -114,19 +135,19 @@ def bench(
     threads: Annotated[int, typer.Option(min=1, help="Number of torch threads on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda. Default: cuda if available.")] = "",
     only: Annotated[
-        str, typer.Option(help="Run only the GPU comparisons whose name or shape contains this text.")
+        str, typer.Option(help="Run only the GPU comparisons whose name or shape contains this text (several: a, b).")
     ] = "",
     models: Annotated[
         bool, typer.Option("--models", help="Benchmark whole models instead of single attention calls.")
     ] = False,
     survey: Annotated[
-        bool, typer.Option("--survey", help="Benchmark random everyday calls beside the best alternative.")
+        bool, typer.Option("--survey", help="Compare random everyday calls with the fastest alternative.")
     ] = False,
     calls: Annotated[int, typer.Option(min=1, help="Number of calls of the survey.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the survey's calls.")] = 0,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Measure on this GPU what `attend` chooses kernels by."),
+        typer.Option("--calibrate", help="Measure on this GPU the costs by which `attend` chooses its kernels."),
     ] = False,
     as_json: Json = False,
     debug: Debug = False,

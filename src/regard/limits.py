@@ -57,6 +57,8 @@ EXPANSION = Limit("expansion", 100, "bytes out of each packed byte")
 """How much a packed file may grow beyond `FREE_BYTES`. Text grows 3 to 20 times, a bomb 1,000 times."""
 FREE_BYTES = 2**27
 """Bytes that a packed file may grow to however small it is."""
+ROW_BYTES, CELL_BYTES = 400, 16
+"""What a row and a cell of a text take in memory beside their letters; they count as bytes of a packed file."""
 IMAGE_PIXELS = Limit("image_pixels", 50_000_000, "pixels")
 SAMPLE_RATE = Limit("sample_rate", 768_000, "samples a second")
 SOUND_SAMPLES = Limit("sound_samples", 2**26, "samples")
@@ -81,21 +83,26 @@ GRAPH_FEATURES = Limit("graph_features", 2**29, "features of nodes")
 """Numbers of a graph's dense feature matrix, 2 GiB in float32."""
 
 
-def expansion_excess(packed: int, unpacked: int, free: int = FREE_BYTES) -> str:
+def expansion_excess(packed: int, unpacked: int, free: int = FREE_BYTES, *, rows: int = 0, cells: int = 0) -> str:
     """The message for `packed` bytes that grow to `unpacked` ones; '' if they are within the limits, or at most `free`.
+
+    `rows` and `cells` count as the bytes that they take in memory: a file of nothing but ends of lines is small.
 
     >>> expansion_excess(10, 1000)
     ''
     >>> print(expansion_excess(1000, 2**30))
-    it has 1,073,741,824 bytes out of 1,000 packed ones; the limit is 100 to one. If ... REGARD_MAX_EXPANSION=1073742.
+    it takes 1,073,741,824 bytes out of 1,000 packed ones; the limit is 100 to one. If ... REGARD_MAX_EXPANSION=1073742.
+    >>> "it takes 806,000,000 bytes" in expansion_excess(1000, 6_000_000, rows=2_000_000)
+    True
     """
     if message := FILE_BYTES.excess(unpacked):
         return message
-    if unpacked <= max(free, EXPANSION.value * packed):
+    size = unpacked + ROW_BYTES * rows + CELL_BYTES * cells
+    if size <= max(free, EXPANSION.value * packed):
         return ""
-    ratio = -(-unpacked // max(1, packed))
+    ratio = -(-size // max(1, packed))
     advice = f"If the file is right, set {EXPANSION.variable}={ratio}."
-    return f"it has {unpacked:,} bytes out of {packed:,} packed ones; the limit is {EXPANSION.value} to one. {advice}"
+    return f"it takes {size:,} bytes out of {packed:,} packed ones; the limit is {EXPANSION.value} to one. {advice}"
 
 
 def json_depth(value: object) -> int:

@@ -10,11 +10,13 @@ import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import BadInput
 
 T = TypeVar("T")
+V = TypeVar("V")
+S = TypeVar("S", bound="Settings")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class SettingSpec:
     lt: float | None = None
     former: tuple[str, ...] = ()
     file: bool = False
-    former_default: Any = None
+    former_default: object = None
 
     @property
     def range(self) -> str:
@@ -56,7 +58,7 @@ def setting(
     lt: float | None = None,
     former: str | Sequence[str] = (),
     file: bool = False,
-    former_default: Any = None,
+    former_default: object = None,
 ) -> T:
     """A dataclass field with a default, a help sentence and the range `ge`, `gt`, `le`, `lt` of its value.
 
@@ -80,12 +82,16 @@ class Settings:
                     raise BadInput(f"{item.name} is {value!r}; it must be {spec.range or 'a finite number'}.")
 
 
-def spec_of(item: Field[Any]) -> SettingSpec:
+Group: TypeAlias = Settings | type[Settings]
+"""Settings, or the class of them."""
+
+
+def spec_of(item: Field[object]) -> SettingSpec:
     """The declaration of a field."""
     return item.metadata.get("spec") or SettingSpec("")
 
 
-def update_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
+def update_settings(settings: S, changes: Mapping[str, object]) -> S:
     """The dataclass with some fields changed. Text is read as the field's type; an unknown name raises `BadInput`.
 
     >>> update_settings(Training(), {"learning_rate": "5e-3", "patience": "10"}).patience
@@ -98,12 +104,12 @@ def update_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
     return replace(settings, **{name: parse_value(value, hints[name], name) for name, value in changes.items()})
 
 
-def update_each(groups: Sequence[Any], *sources: Mapping[str, Any]) -> list[Any]:
+def update_each(groups: Sequence[Any], *sources: Mapping[str, object]) -> list[Any]:
     """Several dataclasses with changes, each of which goes to the dataclass that has a field of that name.
 
     Later sources (a recipe, a file, flags) override earlier ones.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for source in sources:
         changes |= use_current_names(groups, source)
     names = [{item.name for item in fields(group)} for group in groups]
@@ -113,11 +119,11 @@ def update_each(groups: Sequence[Any], *sources: Mapping[str, Any]) -> list[Any]
     ]
 
 
-def use_current_names(groups: Sequence[Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def use_current_names(groups: Sequence[Group], changes: Mapping[str, V]) -> dict[str, V]:
     """The changes with former names replaced by current ones. A name that no group has raises `BadInput`."""
     names = [item.name for group in groups for item in fields(group)]
     current = former_names(*groups) | {name: name for name in names}
-    renamed: dict[str, Any] = {}
+    renamed: dict[str, V] = {}
     for name, value in changes.items():
         if name not in current:
             near = difflib.get_close_matches(name, names, n=1)
@@ -129,23 +135,23 @@ def use_current_names(groups: Sequence[Any], changes: Mapping[str, Any]) -> dict
     return renamed
 
 
-def former_names(*groups: Any) -> dict[str, str]:
+def former_names(*groups: Group) -> dict[str, str]:
     """The current name by each former name."""
     return {old: item.name for group in groups for item in fields(group) for old in spec_of(item).former}
 
 
-def load_settings(cls: type[T], saved: Mapping[str, Any]) -> T:
+def load_settings(cls: type[S], saved: Mapping[str, object]) -> S:
     """The settings that a saved run has, under current or former names.
 
     A setting that no longer exists is ignored if it was None, and otherwise raises `BadInput`.
     """
-    names = {item.name for item in fields(cls)} | set(former_names(cls))  # type: ignore[arg-type]
+    names = {item.name for item in fields(cls)} | set(former_names(cls))
     hints = get_type_hints(cls)
     current = use_current_names([cls], {k: v for k, v in saved.items() if k in names or v is not None})
     return cls(**{name: parse_value(value, hints[name], name) for name, value in current.items()})
 
 
-def use_former_defaults(settings: Any, saved: Mapping[str, Any]) -> Any:
+def use_former_defaults(settings: S, saved: Mapping[str, object]) -> S:
     """The settings, where both are defaults, with the former default that a saved run has instead of today's."""
     current = former_names(type(settings))
     before = {current.get(name, name): value for name, value in saved.items()}
@@ -204,7 +210,7 @@ class SettingDescription(TypedDict):
     former: list[str]
 
 
-def describe_settings(settings: Any) -> list[SettingDescription]:
+def describe_settings(settings: Settings) -> list[SettingDescription]:
     """Name, type, default, range, help and former names of each field, with the values of `settings` as defaults."""
     hints = get_type_hints(type(settings))
     return [

@@ -13,7 +13,7 @@ try:
 except ImportError:
     raise SystemExit('The command line needs typer, which is not installed: pip install "regard[cli]"') from None
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, all else to stderr.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, everything else to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 DISK_FULL, NOT_WRITABLE = " Free some disk space and run the command again.", " Choose a writable folder."

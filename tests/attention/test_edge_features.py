@@ -76,6 +76,10 @@ def test_edges_equal_the_formula(fields, score, generator):
     assert not actual["output"][:, :, -1].any()  # no edge, no output
 
 
+TABLE = torch.linspace(-1, 1, HEADS * 6 * HEAD_DIM).double().reshape(HEADS, 6, HEAD_DIM)
+SHAW = rg.Shaw(TABLE, zero=2)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -84,7 +88,11 @@ def test_edges_equal_the_formula(fields, score, generator):
         {"sink": rg.Sink(0.3)},
         {"position": rg.Alibi()},
         {"bias": rg.PairBias(torch.linspace(-1, 1, KEYS).double()[None])},
-        {"position": rg.Shaw(torch.linspace(-1, 1, HEADS * 6 * HEAD_DIM).double().reshape(HEADS, 6, HEAD_DIM), zero=2)},
+        {"position": SHAW},
+        {"position": SHAW, "places": rg.Places(torch.arange(KEYS) % 3, torch.arange(2 * QUERIES).view(2, -1) % 5)},
+        {"position": rg.Alibi(), "places": rg.Places(torch.arange(KEYS) * 9, torch.arange(QUERIES)), "cap": 2.0},
+        {"position": rg.Bias(TABLE[..., 0], 1), "places": rg.Places(torch.arange(KEYS), torch.arange(QUERIES) % 4)},
+        {"position": rg.Disentangled(TABLE, -TABLE), "places": rg.Places(torch.arange(KEYS), torch.arange(QUERIES))},
     ],
     ids=lambda options: "-".join(options),
 )

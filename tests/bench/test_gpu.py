@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import RegardError
+from regard import RegardError, Unsupported
 from regard.bench import gpu
 from regard.bench import gpu_workloads as workloads
 from regard.bench.gpu import (
@@ -70,7 +70,10 @@ def test_peers_compute_the_formula(comparison: GpuComparison) -> None:
     expected = forward_backward(exact, exact.implementations["eager"]())
     work = comparison.make_workload(HERE, **comparison.small_sizes)
     for peer in comparison.peers:
-        if peer.startswith("FlexAttention"):  # it has no backward pass on a CPU
+        if peer == "FlexAttention in transformers":
+            with pytest.raises(Unsupported, match="on a GPU"):
+                work.implementations[peer]()
+        elif peer.startswith("FlexAttention"):  # it has no backward pass on a CPU
             with torch.no_grad():
                 check_close(peer, [work.implementations[peer]()()], expected[:1])  # type: ignore[list-item]
         elif "compiled" not in peer:
@@ -182,6 +185,13 @@ def test_run_continues_after_failures(tmp_path: Path) -> None:
     assert len(result.failed) == 2
     assert BenchmarkResult.read(path).failed == result.failed
     assert [line for line in reported if not line.startswith(" ")] == [c.name for c in COMPARISONS if "look" in c.name]
+
+
+def test_several_names_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BenchmarkWorker, "run_comparison", lambda *_: ComparisonOutcome())
+    reported: list[str] = []
+    gpu.run(only="gemma, SINKS", report=reported.append)
+    assert [name.split(",")[0] for name in reported] == ["causal with sinks", "Gemma 2 attention layer"]
 
 
 def test_unknown_name_is_refused() -> None:

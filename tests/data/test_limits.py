@@ -128,6 +128,77 @@ def tgz_of_zeros():
     return file.getvalue()
 
 
+def gzip_of(unit, size=2**27):
+    """A gzip file of so many bytes of one unit over and over."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    block = unit * ((1 << 22) // len(unit))
+    return b"".join([packer.compress(block) for _ in range(size // len(block))]) + packer.flush()
+
+
+def npz_of_small_images():
+    images = [npy_header((2**25, 1, 1), "|u1"), *[bytes(1 << 22)] * 8]
+    return zip_of(**{"x.npy": images, "y.npy": [npy_header((2**25,), "|u1"), *[bytes(1 << 22)] * 8]})
+
+
+def npz_of_empty_recordings():
+    offsets = [npy_header((2**23,), "<i8"), *[bytes(1 << 22)] * 16]
+    audio, rate = npy_header((0,), "<f4"), npy_header((), "<i8") + struct.pack("<q", 8000)
+    return zip_of(**{"audio.npy": audio, "offsets.npy": offsets, "rate.npy": rate, "label.npy": npy_header((0,))})
+
+
+def npz_of_edges_to_nowhere():
+    nodes = {"x.npy": npy_header((1, 1)) + bytes(8), "y.npy": npy_header((1,), "<i8") + bytes(8)}
+    edges = [npy_header((2, 2**22), "<i8"), *[struct.pack("<q", 7) * 2**19] * 16]
+    return zip_of(**nodes, **{"edge_index.npy": edges})
+
+
+def parquet_of_rows(count, **columns):
+    file = io.BytesIO()
+    table = pa.table({name: pa.repeat(value, count) for name, value in columns.items()})
+    parquet.write_table(table, file, compression="zstd")
+    return file.getvalue()
+
+
+def xlsx_of_short_rows():
+    row = b"<row><c><v>1</v></c></row>" * 4000
+    sheet = [b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>', *[row] * 80]
+    types = (
+        b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName='
+        b'"/xl/workbook.xml" ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"/>'
+        b"</Types>"
+    )
+    book = (
+        b'<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main" xmlns:r='
+        b'"http://schemas.openxmlformats.org/officeDocument/2006/relationships"><sheets><sheet name="a" sheetId="1" '
+        b'r:id="rId1"/></sheets></workbook>'
+    )
+    relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    links = (
+        '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship '
+        f'Id="rId1" Type="{relation}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>'
+    ).encode()
+    root = links.replace(b"/worksheet", b"/officeDocument").replace(b"worksheets/sheet1.xml", b"xl/workbook.xml")
+    return zip_of(
+        **{
+            "[Content_Types].xml": types,
+            "_rels/.rels": root,
+            "xl/workbook.xml": book,
+            "xl/_rels/workbook.xml.rels": links,
+            "xl/worksheets/sheet1.xml": [*sheet, b"</sheetData></worksheet>"],
+        }
+    )
+
+
+def coco_with_a_late_twin(count=150_000):
+    images = [{"id": n, "file_name": "a.png"} for n in [*range(count), count - 1]]
+    return json.dumps({"images": images, "annotations": [], "categories": []}).encode()
+
+
+def squad_of_questions(count=20_000):
+    asked = [{"question": f"q{n}", "answers": [{"text": "b", "answer_start": 0}]} for n in range(count)]
+    return json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": asked}]}]}).encode()
+
+
 def deep(opening, count=200_000):
     return b'{"text": ' + opening * count + b"1"
 
@@ -198,24 +269,72 @@ BOMBS = {
         *("boxes/a.xml", lambda: b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><annotation>&b;</annotation>'),
         *("read_boxes(path.parent)", "document type"),
     ),
+    "gz of short rows": ("a.csv.gz", lambda: gzip_of(b"a,b\n"), "read_texts(path)", "REGARD_MAX_EXPANSION"),
+    "gz of short lines": ("a.conllu.gz", lambda: gzip_of(b"a\tb\n"), "read_tagged(path)", "REGARD_MAX_EXPANSION"),
+    "gz of empty objects": ("a.json.gz", lambda: gzip_of(b"[{}," * 2), "read_texts(path)", "REGARD_MAX_EXPANSION"),
+    "gz of words": ("a.jsonl.gz", lambda: gzip_of(b'"ab",'), "read_tagged(path)", "REGARD_MAX_EXPANSION"),
+    "NPZ of small images": ("a.npz", npz_of_small_images, "read_images(path)", "REGARD_MAX_EXPANSION"),
+    "NPZ of empty recordings": ("a.npz", npz_of_empty_recordings, "read_sounds(path)", "REGARD_MAX_EXPANSION"),
+    "NPZ of edges to nowhere": ("a.npz", npz_of_edges_to_nowhere, "read_nodes(path)", "4,194,204 more edges"),
+    "Parquet of small rows": (
+        *("a.parquet", lambda: parquet_of_rows(2**21, text="a", label=1)),
+        *("read_texts(path)", "REGARD_MAX_EXPANSION"),
+    ),
+    "Excel of small rows": ("a.xlsx", xlsx_of_short_rows, "read_texts(path)", "REGARD_MAX_EXPANSION"),
+    "gz of edges": ("g/edges-0.csv.gz", lambda: gzip_of(b"0,0\n"), "read_graph(path)", "REGARD_MAX_EXPANSION"),
+    "Parquet of edges": (
+        *("g/edges-0.parquet", lambda: parquet_of_rows(2**24, source=0, target=0)),
+        *("read_graph(path)", "REGARD_MAX_EXPANSION"),
+    ),
+    "Parquet of edges that are texts": (
+        *("g/edges-0.parquet", lambda: parquet_of_rows(2**17, source="a" * 5000, target=0)),
+        *("read_graph(path)", "wanted whole numbers"),
+    ),
+    "NPY of a false shape": (
+        *("g/edges.npy", lambda: npy_header((2, 10**12), "<i8") + bytes(64)),
+        *("read_graph(path)", "is broken"),
+    ),
+    "NPY header that is code": (
+        *("g/edges.npy", lambda: npy_header("().__class__" + "(" * 3000)),
+        *("read_graph(path)", "is broken"),
+    ),
+    "COCO with a late twin": ("a.json", coco_with_a_late_twin, "read_boxes(path)", "two images with the id 149999"),
+    "SQuAD of wrong answers": ("a.json", squad_of_questions, "read_answers(path)", "but the context has"),
+    "SQuAD of levels": ("a.json", lambda: b'{"data": ' + b"[" * 9000, "read_answers(path)", "nest less|is no JSON"),
+    "heads of levels": ("a.toml", lambda: b"a = " + b"[" * 9000, "read_heads(path)", "cannot be read as TOML"),
     "columns": ("a.csv", lambda: b"a," * 200_000 + b"b\n1\n", "read_texts(path)", "REGARD_MAX_TABLE_COLUMNS"),
 }
 
-SCRIPT = """
-import json, resource, sys, time
+SCRIPT = r"""
+import json, re, sys, time
 from pathlib import Path
 from regard.data import *
 from regard.data.reading import Reading
-import regard.data.tables.columnar, scipy.signal, soundfile, PIL.Image, openpyxl, pyarrow.parquet
+from regard.data.annotations.answers import read_answers
+from regard.tasks.texts.heads import read_heads
+import regard.data.tables.columnar, scipy.signal, soundfile, PIL.Image, openpyxl, pyarrow.parquet, numpy
+
+
+def peak():  # the most memory since the last reset, in KiB
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+def read_graph(path):
+    numpy.save(path.with_name("features.npy"), numpy.eye(2))
+    numpy.save(path.with_name("labels.npy"), numpy.arange(2))
+    return read_nodes(path.parent)
+
+
 for line in sys.stdin:
     path, call = json.loads(line)
-    path, before, start = Path(path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory counts from here
+    path, before, start = Path(path), peak(), time.process_time()
     try:
         message = " ".join(map(str, eval(call).faults))
     except RegardError as error:
         message = str(error)
     seconds = time.process_time() - start
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = peak() - before
     print(json.dumps([message, seconds, grown / 1024]), flush=True)
 """.replace("from regard.data import *", "from regard.data import *\nfrom regard.errors import RegardError")
 

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 import regard as rg
 import regard.integrations.transformers
+from regard.distributed import Layout
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2} | {
     "num_attention_heads": 4,
@@ -66,9 +67,9 @@ def compare(name: str) -> dict[str, float | str]:
     return {"loss": float((total - whole.detach()).abs()), "gradient": worst, "padded": float(difference.max())}
 
 
-def refusal() -> str:
+def refusal(layout: Layout) -> str:
     """What the model says without its positions."""
-    model, layout = MODELS["llama"][0](), rg.shard(rg.Causal(), TOKENS, strategy="equal runs")
+    model = MODELS["llama"][0]()
     ids = torch.randint(0, 50, (1, TOKENS))
     try:
         with layout:
@@ -82,9 +83,9 @@ def check(folder: Path) -> None:
     """What every process does."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     found: dict[str, object] = {name: compare(name) for name in MODELS}
-    rank = dist.get_rank()
+    rank, layout = dist.get_rank(), rg.shard(rg.Causal(), TOKENS, strategy="equal runs")
     if rank == 1:  # the first has the first tokens, whose positions are the default
-        found["refusal"] = refusal()
+        found["refusal"] = refusal(layout)
     (folder / f"rank{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

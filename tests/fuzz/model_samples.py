@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from collections.abc import Callable
@@ -11,18 +12,33 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import safetensors.torch
 import torch
 from mutations import mutate, mutate_file
 from samples import Family
 
 import regard as rg
+from regard.models.checkpoint.adapter import save_adapter
 from regard.models.tokenizers.tokenizer import Tokenizer
 from regard.nn import read_vectors
+from regard.nn.lora import add_lora
+from regard.tasks.pretrained.embedder import Embedder
+from regard.tasks.pretrained.pretrained import open_checkpoint
 from regard.train.commands import read_config
-from regard.train.run import open_run
 
 SAVED_RUNS = Path(__file__).parents[1] / "saved_runs"
 TEXTS = ["the cat sat", "the dog sat on the mat", "a cat"]
+POOLING = {
+    "modules.json": json.dumps(
+        [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+        ]
+    ).encode(),
+    "1_Pooling/config.json": b'{"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true}',
+    "sentence_bert_config.json": b'{"max_seq_length": 6, "do_lower_case": false}',
+}
 VALUES = (
     *(
         0,
@@ -85,7 +101,7 @@ def mutate_json(data: bytes, rng: Random) -> bytes:
             other, place = rng.choice(places)
             container[key] = json.loads(json.dumps(other[place])) if place in other or isinstance(other, list) else 0
         else:
-            container[key] = rng.choice(VALUES)
+            container[key] = copy.deepcopy(rng.choice(VALUES))
     return json.dumps(content).encode()
 
 
@@ -128,18 +144,89 @@ def load(folder: Path) -> Opened:
     return Opened((model,))
 
 
-def open_and_predict(folder: Path) -> Opened:
-    open_run(folder)
+def load_weights(folder: Path) -> Opened:
+    """A model of the other families, without a tokenizer."""
+    return Opened((rg.load(folder),))
+
+
+def open_adapter(folder: Path) -> Opened:
+    """The checkpoint `base` with the adapter beside it; the path in the adapter's configuration is relative."""
+    config = folder / "adapter" / "adapter_config.json"
+    config.write_bytes(config.read_bytes().replace(b"BASE", str(folder / "base").encode()))
+    return Opened((open_checkpoint(folder / "adapter"),))
+
+
+def embed(folder: Path) -> Opened:
+    return Opened((Embedder.from_pretrained(open_checkpoint(folder)).embed(TEXTS),))
+
+
+def open_predictor(folder: Path) -> Opened:
     return Opened((rg.open(folder),))
 
 
-def family(files: dict[str, bytes], *calls: Callable[[Path], Any]) -> Family:
-    return Family(
-        files,
-        tuple(name for name in files if Path(name).suffix != ".txt" or name == "vocab.txt"),
-        calls,
-        mutate_model_file,
-    )
+def family(files: dict[str, bytes], *calls: Callable[[Path], Any], separate: bool = False) -> Family:
+    return Family(files, tuple(files), calls, mutate_model_file, separate)
+
+
+def architectures() -> dict[str, bytes]:
+    """Tiny checkpoints of every architecture that is written in Hugging Face's form, a folder for each."""
+    m, text = rg.models, {"vocabulary": 30, "dim": 8, "layers": 1, "heads": 2, "hidden": 16}
+    llama = {**text, "kv_heads": 1, "head_dim": 4}
+    tower = {"layers": 1, "dim": 8, "heads": 2, "hidden": 16}
+    images = {"layers": 1, "dim": 8, "heads": 2, "hidden": 16, "size": 8, "patch": 4}
+    ends = {"start": 2, "padding": 1}
+    configs = [
+        *(m.albert(**text, inner=4, positions=8), m.electra(**text, inner=4, positions=8), m.opt(**text, positions=8)),
+        *(m.bert(**text, positions=8), m.roberta(**text, positions=8), m.distilbert(**text, positions=8)),
+        *(m.modernbert(**text, window=4, padding=0), m.deberta_v3(**text, buckets=4, max_distance=8)),
+        *(m.bigbird(**text, block=4, random=1, positions=16), m.longformer(**text, window=4, positions=16)),
+        *(m.gpt2(vocabulary=30, dim=8, layers=1, heads=2, positions=8), m.gpt_neox(**text, position=rg.Rotary(dim=2))),
+        *(getattr(m, name)(**llama) for name in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3")),
+        *(m.gemma2(**llama), m.gemma3(**llama), m.gpt_oss(**llama, experts=2, active=1)),
+        *(m.bart(**text, positions=8, **ends), m.mbart(**text, positions=8, **ends), m.marian(**text, **ends)),
+        *(m.pegasus(**text, **ends), m.t5(**text, head_dim=4, buckets=4), m.t5_encoder(**text, head_dim=4, buckets=4)),
+        *(m.vit(**images, classes=3), m.dinov2(**images)),
+        m.swin(dim=4, depths=(1, 1), heads=(1, 2), window=2, size=16),
+        m.clip(text=tower, image=tower, vocabulary=30, positions=8, end=2, size=8, patch=4, shared=4),
+        m.siglip(text=tower, image=tower, vocabulary=30, positions=8, size=8, patch=4),
+        m.siglip2(text=tower, image=tower, vocabulary=30, positions=8, patches=4, patch=4),
+        m.whisper(**text, bins=4, sound_positions=8, positions=8, **ends),
+        m.moonshine(**text),
+        m.wav2vec2(**text, channels=(4, 4), kernels=(4, 2), strides=(2, 2), position_kernel=4, position_groups=2),
+    ]
+    files: dict[str, bytes] = {}
+    for config in configs:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.manual_seed(0)
+            config.build().save(folder, "huggingface")
+            own = files_of(Path(folder))
+        kind = json.loads(own["config.json"])["model_type"]
+        name = kind if f"{kind}/config.json" not in files else f"{kind}-2"
+        files |= {f"{name}/{file}": data for file, data in own.items()}
+    return files
+
+
+def adapter(base: dict[str, bytes]) -> dict[str, bytes]:
+    """A checkpoint in `base` and a LoRA for it in `adapter`."""
+    with tempfile.TemporaryDirectory() as root:
+        for name, data in base.items():
+            (Path(root) / name).write_bytes(data)
+        model = rg.load(root)
+        add_lora(model, 2, 4.0, "qv")
+        save_adapter(model, Path(root) / "adapter", "BASE")
+        own = files_of(Path(root) / "adapter")
+    return {f"base/{name}": data for name, data in base.items()} | {f"adapter/{name}": x for name, x in own.items()}
+
+
+def shards(files: dict[str, bytes]) -> dict[str, bytes]:
+    """A checkpoint with its weights in two files and their index."""
+    tensors = safetensors.torch.load(files["model.safetensors"])
+    names = sorted(tensors)
+    parts = {f"model-0000{n}-of-00002.safetensors": names[n - 1 :: 2] for n in (1, 2)}
+    index = {"metadata": {"total_size": 1}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+    weights = {file: safetensors.torch.save({n: tensors[n] for n in own}) for file, own in parts.items()}
+    others = {name: data for name, data in files.items() if name != "model.safetensors"}
+    return others | weights | {"model.safetensors.index.json": json.dumps(index).encode()}
 
 
 @cache
@@ -178,7 +265,11 @@ def model_families() -> dict[str, Family]:
         "model folder, vocab.txt": family(wordpiece, load),
         "model folder, merges.txt": family(byte_level, load),
         "model folder, spiece.model": family(t5, load),
-        **{f"run folder, {name}": family(files, open_and_predict) for name, files in runs.items()},
+        "model folder, shards": family(shards(huggingface), load_weights),
+        "model folder, every architecture": family(architectures(), load_weights, separate=True),
+        "adapter": family(adapter(huggingface), open_adapter),
+        "sentence embedder": family(huggingface | POOLING, embed),
+        **{f"run folder, {name}": family(files, open_predictor) for name, files in runs.items()},
         "word vectors": family(
             {"a.vec": b"2 2\ncat 1 2\ndog 3 4\n"}, lambda folder: Opened((read_vectors(folder / "a.vec"),))
         ),

@@ -4,6 +4,7 @@
     python tests/fuzz/readers.py --only Parquet --first 1234 --inputs 1        one input again
 
 An input is a function of its family and number. Inputs run in subprocesses, so that a crash of a library is counted.
+A run that was stopped continues where the file of its results ends.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ import traceback
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import annotation_samples
+import graph_samples
+import record_samples
 import samples
 from model_samples import model_families
 from samples import Family
@@ -33,14 +38,19 @@ from samples import Family
 from regard.errors import RegardError
 
 
+@cache
 def families() -> dict[str, Family]:
-    """Every family of files, of data and of models."""
-    return samples.families() | model_families()
+    """Every family of files, of data and of models; made once, before subprocesses are forked."""
+    data = samples.families() | annotation_samples.families() | graph_samples.families()
+    return data | model_families() | record_samples.families()
 
 
 SLOW, LARGE = 5.0, 1024.0
-"""Seconds of an input, and MiB of memory that a family may take beyond its start."""
-BATCH = 1000
+"""Seconds of the processor for an input, and MiB of memory that a family may take beyond its start."""
+BATCH, PART = 1000, 5000
+"""Inputs of a subprocess, and inputs after which the results are written."""
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A file system in memory, where there is one: most of a small input's time is otherwise its file."""
 
 
 @dataclass
@@ -64,6 +74,18 @@ class Report:
     max_mib: float = 0.0
     examples: dict[str, str] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return vars(self) | {"max_seconds": round(self.max_seconds, 2), "max_mib": round(self.max_mib, 2)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Report:
+        return cls(**data | {"foreign": Counter(data["foreign"]), "guarded": Counter(data["guarded"])})
+
+    @property
+    def over_limits(self) -> bool:
+        return bool(self.foreign or self.crashes or self.slow or self.max_mib > LARGE)
+
     def add(self, other: Report) -> None:
         for name in ("inputs", "read", "faults", "refused", "crashes", "slow", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -74,17 +96,14 @@ class Report:
 
 
 def run_input(family: Family, name: str, number: int, folder: Path, report: Report) -> None:
-    """Write the mutated files of one input and read them with all readers of the family."""
+    """Mutate one of the files, which all lie in the folder, read them with all readers of the family, and mend it."""
     rng = Random(f"{name} {number}")
     chosen = rng.choice(family.mutated)
-    for file, data in family.files.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(family.mutate(file, data, rng) if file == chosen else data)
-    start = time.perf_counter()
+    (folder / chosen).write_bytes(family.mutate(chosen, family.files[chosen], rng))
+    start = time.process_time()
     for read in family.reads:
         try:
-            reading = read(folder)
+            reading = read(family.folder(folder, chosen))
             report.read += bool(reading.examples)
             report.faults += bool(reading.faults)
             for fault in reading.faults:
@@ -100,29 +119,31 @@ def run_input(family: Family, name: str, number: int, folder: Path, report: Repo
             report.foreign[cause] += 1
             where = traceback.extract_tb(error.__traceback__)[-1]
             report.examples.setdefault(f"foreign {cause}", f"{number}: {where.filename}:{where.lineno} {error}"[:300])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     report.inputs += 1
     report.seconds += seconds
     if seconds > SLOW:
         report.slow += 1
         report.examples.setdefault("slow", f"{number}: {seconds:.1f} s")
     report.max_seconds = max(report.max_seconds, seconds)
+    (folder / chosen).write_bytes(family.files[chosen])
 
 
 def warm_up(family: Family, folder: Path) -> None:
-    """Read the files as they are, so that packages are imported before anything is timed."""
+    """Write the files and read them as they are, so that packages are imported before anything is timed."""
     for file, data in family.files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(data)
-    for read in family.reads:
-        with suppress(RegardError):  # not every reader of a family takes each of its samples
-            read(folder)
+    for place in {family.folder(folder, name) for name in family.mutated}:
+        for read in family.reads:
+            with suppress(RegardError):  # not every reader of a family takes each of its samples
+                read(place)
 
 
 def run_inputs(name: str, first: int, count: int) -> Report:
     """The report of inputs `first`, `first` + 1, … in this process."""
     family, report = families()[name], Report()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         warm_up(family, Path(folder))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(first, first + count):
@@ -135,7 +156,7 @@ def run_worker(name: str, first: int, count: int, connection: Any, progress: Any
     """`run_inputs` in a subprocess; `progress` is the number of the input that is read."""
     os.environ["OMP_NUM_THREADS"] = "1"
     family, report = families()[name], Report()
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as silence:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, open(os.devnull, "w") as silence:
         warm_up(family, Path(folder))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         os.dup2(silence.fileno(), 2)  # libraries write their warnings there
@@ -185,19 +206,32 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="a family; can be repeated")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
     given = parser.parse_args()
-    names = given.only or list(families())
+    names = given.only or list(families())  # made here, and shared by the subprocesses
+    made = json.loads(given.out.read_text())["families"] if given.out.is_file() and not given.first else {}
+    reports = {name: Report.from_dict(made[name]) for name in names if name in made}
     heads = ("inputs", "read", "faults", "foreign", "guarded", "crashes")
     print(f"{'family':24}" + "".join(f"{head:>9}" for head in heads) + f"{'slow':>7}{'max s':>9}{'MiB':>9}", flush=True)
-    reports: dict[str, Report] = {}
     for name in names:
-        reports[name] = run_family(name, given.first, given.inputs)
-        print(format_row(name, reports[name]), flush=True)
-        for kind, example in reports[name].examples.items():
+        report = reports.setdefault(name, Report())
+        while report.inputs < given.inputs:
+            report.add(run_family(name, given.first + report.inputs, min(PART, given.inputs - report.inputs)))
+            write_reports(given.out, reports)
+            print(f"{name}: {report.inputs:,} of {given.inputs:,}", end="\r", file=sys.stderr, flush=True)
+        print(format_row(name, report), flush=True)
+        for kind, example in report.examples.items():
             print(f"    {kind}: input {example}", flush=True)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({name: vars(report) for name, report in reports.items()}, indent=1) + "\n")
-    bad = [name for name, r in reports.items() if r.foreign or r.crashes or r.slow or r.max_mib > LARGE]
+    bad = [name for name, report in reports.items() if report.over_limits]
     sys.exit(f"over the limits: {', '.join(bad)}" if bad else 0)
+
+
+def write_reports(path: Path, reports: dict[str, Report]) -> None:
+    """Write the reports so far."""
+    document = {
+        "command": "python tests/fuzz/readers.py --inputs N (N of each family below)",
+        "families": {name: report.to_dict() for name, report in reports.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

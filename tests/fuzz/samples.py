@@ -24,7 +24,6 @@ from regard.data import (
     load_image,
     read_boxes,
     read_captions,
-    read_graphs,
     read_images,
     read_lines,
     read_nodes,
@@ -41,12 +40,20 @@ Read = Callable[[Path], Any]
 
 @dataclass(frozen=True)
 class Family:
-    """Files by their names, the ones that are mutated, functions that read the folder they lie in, and the mutation."""
+    """Files by their names, the ones that are mutated, functions that read the folder they lie in, and the mutation.
+
+    `separate` says that each folder in it is read alone: the one with the mutated file.
+    """
 
     files: Mapping[str, bytes]
     mutated: tuple[str, ...]
     reads: tuple[Read, ...]
     mutate: Callable[[str, bytes, Random], bytes] = mutate_file
+    separate: bool = False
+
+    def folder(self, root: Path, chosen: str) -> Path:
+        """What is read when the file `chosen` is mutated."""
+        return root / Path(chosen).parts[0] if self.separate else root
 
 
 TABLE = 'text,label,size,split\n"one, two",1,2.5,train\n三,2,1e3,test\n"four\nfive",1,-7,dev\nsix seven,2,,train\n'
@@ -64,8 +71,6 @@ COCO = {
     "categories": [{"id": 1, "name": "x"}],
     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}],
 }
-EDGES = "source,target,weight\na,b,0.5\nb,c,1\nc,a,2\n"
-NODES = "node,f,label\na,1,x\nb,2,y\nc,3,x\n"
 
 
 def image(form: str) -> bytes:
@@ -184,15 +189,6 @@ def families() -> dict[str, Family]:
                 *at("spoken.npz", read_spoken),
                 *at("pixels.npz", read_images, read_captions),
                 *at("audio.npz", read_sounds),
-            ),
-        ),
-        "graph tables": Family(
-            {"edges.csv": EDGES.encode(), "nodes.csv": NODES.encode(), "labels.csv": b"node,label\na,x\nb,y\n"},
-            ("edges.csv", "nodes.csv", "labels.csv"),
-            (
-                lambda folder: read_nodes(folder / "edges.csv", features=folder / "nodes.csv"),
-                lambda folder: read_nodes(folder / "edges.csv", labels=folder / "labels.csv"),
-                lambda folder: read_graphs(folder / "edges.csv", labels=folder / "labels.csv"),
             ),
         ),
         "COCO": Family(

@@ -84,6 +84,21 @@ def test_other_layers_are_refused(folder: Path, tmp_path: Path) -> None:
         PoolingConfig.from_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("modules.json", '[{"type": "x.Pooling", "path": "../other"}]', "leads out of its folder"),
+        ("modules.json", '[{"type": "x.Pooling", "path": "/etc"}]', "leads out of its folder"),
+        ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length is 'x'"),
+    ],
+)
+def test_what_a_folder_says_is_checked(tmp_path: Path, file: str, text: str, message: str) -> None:
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / file).write_text(text)
+    with pytest.raises(rg.BadInput, match=message):
+        PoolingConfig.from_folder(tmp_path)
+
+
 def test_images_need_an_encoder_of_images(folder: Path) -> None:
     with pytest.raises(rg.BadInput, match="reads texts alone"):
         Embedder.from_pretrained(open_checkpoint(folder)).embed([torch.zeros(3, 8, 8, dtype=torch.uint8)])

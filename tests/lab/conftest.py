@@ -112,14 +112,19 @@ def browser(chromium: str) -> Iterator[Any]:
 class WatchedPage:
     """A browser page whose console errors, except `allowed` ones, and requests to elsewhere fail the test."""
 
-    def __init__(self, context: Any, allowed: tuple[str, ...]) -> None:
+    def __init__(self, context: Any) -> None:
         self.page = context.new_page()
-        self.errors: list[str] = []
-        self.outside: list[str] = []
-        self.allowed = allowed
+        self.page.ready, self.page.address = self.ready, self.address
+        self.watch(())
         self.page.on("console", self.record_message)
         self.page.on("pageerror", lambda error: self.errors.append(f"{error}\n{error.stack}"))
         self.page.on("request", self.record_request)
+
+    def watch(self, allowed: tuple[str, ...]) -> None:
+        """Forget what was recorded."""
+        self.errors: list[str] = []
+        self.outside: list[str] = []
+        self.allowed = allowed
 
     def record_message(self, message: Any) -> None:
         if message.type == "error" and not any(words in message.text for words in self.allowed):
@@ -139,14 +144,69 @@ class WatchedPage:
         self.page.wait_for_function("() => document.documentElement.dataset.busy === 'no'", timeout=90_000)
         return self.page
 
+    def check(self) -> None:
+        assert not self.errors, f"The console says: {self.errors}"
+        assert not self.outside, f"The page asked elsewhere: {self.outside}"
+
+
+GO_THERE = """place => {
+  localStorage.clear(), sessionStorage.clear(), scrollTo(0, 0), document.activeElement?.blur();
+  for (const open of document.querySelectorAll(":popover-open")) open.hidePopover();
+  delete document.getElementById("main").dataset.ready;
+  history.replaceState(null, "", "#");
+  location.hash = place;
+}"""
+"""Opens a place of the lab in a page that shows another, as if nothing had been stored before."""
+
+
+class SharedTab:
+    """A page of the lab that stays open for many tests: going from place to place is faster than loading the lab."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.browser, self.address = browser, address
+        self.context: Any = None
+        self.tab: WatchedPage | None = None
+
+    def open_context(self) -> Any:
+        if self.context is None:
+            self.context = self.browser.new_context(
+                viewport={"width": 1280, "height": 900}, accept_downloads=True, locale="en-US"
+            )
+        return self.context
+
+    def show(self, place: str, allowed: tuple[str, ...]) -> WatchedPage:
+        if self.tab is None:
+            self.tab = WatchedPage(self.open_context())
+            self.tab.page.goto(f"{self.address}#runs")
+            self.tab.ready()
+        self.tab.allowed = allowed
+        self.tab.page.mouse.move(0, 0)
+        self.tab.page.evaluate(GO_THERE, place)
+        return self.tab
+
+    def discard(self) -> None:
+        """Close everything, after a test that failed or left the page as no other expects it."""
+        if self.context is not None:
+            self.context.close()
+        self.context = self.tab = None
+
+
+@pytest.fixture(scope="session")
+def shared_tab(browser: Any, lab_address: str) -> Iterator[SharedTab]:
+    shared = SharedTab(browser, lab_address)
+    yield shared
+    shared.discard()
+
 
 @pytest.fixture
-def open_lab(browser: Any, lab_address: str) -> Iterator[Callable[..., Any]]:
+def open_lab(shared_tab: SharedTab, lab_address: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """Opens a page of the lab by its address, such as `heads?model=bert&lang=zh`, and waits until it is shown.
 
+    The first one of a test is a tab that tests share, unless it is to be `fresh`; the others are tabs beside it, or the
+    `same` one, which then no longer shows what it did.
     Motion is reduced unless a test asks for it: a style read while it eases would be that of before.
     """
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True, locale="en-US")
+    failed = request.session.testsfailed
     tabs: list[WatchedPage] = []
 
     def open_page(
@@ -157,17 +217,32 @@ def open_lab(browser: Any, lab_address: str) -> Iterator[Callable[..., Any]]:
         motion: str = "reduce",
         allowed: tuple[str, ...] = (),
         address: str = "",
+        fresh: bool = False,
+        same: bool = False,
     ) -> Any:
-        tab = WatchedPage(context, allowed)
-        tabs.append(tab)
+        own = bool((tabs and not same) or address or fresh)
+        tab = WatchedPage(shared_tab.open_context()) if own else shared_tab.tab or shared_tab.show("runs", ())
+        if tab not in tabs:
+            tab.watch(allowed)
+        if tab not in tabs:
+            tabs.append(tab)
         tab.page.set_viewport_size({"width": width, "height": 900})
         tab.page.emulate_media(color_scheme=theme, reduced_motion=motion)  # type: ignore[arg-type]
-        tab.page.goto(address or f"{lab_address}#{place}")
-        tab.page.ready, tab.page.address = tab.ready, tab.address
+        if own:
+            tab.page.goto(address or f"{lab_address}#{place}")
+        else:
+            shared_tab.show(place, allowed)
         return tab.ready()
 
     yield open_page
-    context.close()
-    for tab in tabs:
-        assert not tab.errors, f"The console says: {tab.errors}"
-        assert not tab.outside, f"The page asked elsewhere: {tab.outside}"
+    try:
+        for tab in tabs:
+            tab.check()
+    finally:
+        for tab in tabs:
+            if tab is not shared_tab.tab:
+                tab.page.close()
+        if shared_tab.tab is not None and shared_tab.tab in tabs:
+            shared_tab.tab.page.unroute_all()
+        if request.session.testsfailed > failed or any(tab.errors for tab in tabs):
+            shared_tab.discard()

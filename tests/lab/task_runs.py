@@ -119,6 +119,11 @@ def committee() -> tuple[Any, list[Any]]:
     return task, examples[:3]  # dealt out to two and a line
 
 
+def with_ngrams() -> tuple[Any, list[Any]]:
+    _, examples = texts()
+    return Classify.prepare(examples * 10, ClassifySettings(modality="text", unit="words")), examples
+
+
 def pairs() -> tuple[Any, list[Any]]:
     examples = [Parallel(*pair) for pair in zip(SOURCES, TARGETS, strict=True)]
     return Translate.prepare(examples, TranslateSettings(vocab_size=80, unit="words")), examples
@@ -138,6 +143,7 @@ RUNS = {
     "recurrent": (pairs, "gru+attention"),
     "spelt": (lambda: texts(max_affix=2), "transformer"),
     "committee": (committee, "transformer"),
+    "ngrams": (with_ngrams, "transformer"),
 }
 """What is made for each run, and the model that it trains."""
 

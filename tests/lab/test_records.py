@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from regard.lab.records import FEW_POINTS, MAX_POINTS, overview_curves, read_curves, summarize_run
+from regard.lab.records import FEW_POINTS, MAX_POINTS, overview_curves, read_curves, read_samples, summarize_run
 from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
 
@@ -81,3 +81,32 @@ def test_the_overview_has_the_loss_and_the_main_score(tmp_path):
     assert len(steps) == FEW_POINTS and steps[[0, -1]].tolist() == [1, 1000]
     assert torch.allclose(values, 1 / steps.float(), atol=1e-6)  # the log has six decimals
     assert found["score.accuracy"]["values"].tolist() == [0.5]
+
+
+def test_samples_come_with_input_and_gold_where_they_are_saved(tmp_path):
+    (tmp_path / "hypotheses.txt").write_text("1\n0\n")
+    plain = read_samples(tmp_path)
+    assert [sample["prediction"] for sample in plain["samples"]] == ["1", "0"] and plain["wrong"] is None
+    rows = [{"input": "好", "gold": "1", "prediction": "1"}, {"input": ["a", 2], "gold": "1", "prediction": "0"}]
+    (tmp_path / "hypotheses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_samples(tmp_path, errors=True)
+    assert found["wrong"] == found["total"] == 1 and found["all"] == 2
+    assert found["samples"] == [{"number": 1, "input": '["a", 2]', "gold": "1", "prediction": "0"}]
+    (tmp_path / "hypotheses.jsonl").write_text('{"half')  # a run that is being written
+    assert read_samples(tmp_path)["total"] == 2
+
+
+def test_lines_that_are_no_records_are_left_out(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write("run.json", {"task": "tag"})
+    note(folder, "step", 1, loss=1.0)
+    wrong = ["[" * 5000, "7", '{"kind": "step"}', '{"kind": [], "step": 2}', '{"kind": "step", "step": 1e999}']
+    wrong += [
+        '{"kind": "step", "step": 4294967296, "loss": 1}',
+        '{"kind": "step", "step": 2, "loss": 1' + "0" * 400 + "}",
+    ]
+    with (tmp_path / "log.jsonl").open("ab") as file:
+        file.write("\n".join(wrong).encode() + b"\n\xff\xfe\n")
+    assert read_curves(tmp_path)["step"]["loss"]["steps"].tolist() == [1]
+    assert overview_curves(tmp_path, None)["step.loss"]["steps"].tolist() == [1]
+    assert summarize_run(tmp_path)["step"] == 2

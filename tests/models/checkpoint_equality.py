@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models.checkpoint.checkpoint import PREFIXES, find_family, load, tensor_names
+from regard.models.checkpoint.checkpoint import PREFIXES, find_family, load, own_tensors
 from regard.models.checkpoint.key_table import make_table, read_tensors
 
 
@@ -79,7 +79,7 @@ def named_as_saved(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Te
 def assert_same_gradients(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
     """Every gradient of ours equals theirs (after both had backward called)."""
     family = find_family(ours.config.family, "test")
-    rows = make_table(family.keys(ours.config), tensor_names(ours))
+    rows = make_table(family.keys(ours.config), list(own_tensors(ours)))
     prefix = PREFIXES.get(ours.config.family, family.PREFIX)
     wanted = read_tensors(rows, Gradients(theirs), prefix, family.IGNORED, "gradients")
     largest = max(float(x.abs().max()) for x in wanted.values() if x.is_floating_point())

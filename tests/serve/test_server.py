@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,7 +221,7 @@ def test_the_command_ends_after_its_requests() -> None:
     """SIGTERM while a request waits: it is answered, then the process ends."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "regard.cli", "serve", "writer", "--port", "0", "--log", "json", "--json"]
-    command += ["--device", "cpu", "--set", "max_new=60"]
+    command += ["--device", "cpu", "--set", "max_new=12"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as server:
@@ -231,7 +232,7 @@ def test_the_command_ends_after_its_requests() -> None:
         thread = threading.Thread(target=lambda: answers.append(client.predict(["To be"] * 8)))
         thread.start()
         while client.get("/health")[1]["waiting"] == 0 and thread.is_alive():
-            pass
+            time.sleep(0.002)  # asked without a pause, it would take the processor from the request
         server.send_signal(signal.SIGTERM)
         thread.join(60)
         log = server.stderr.read()

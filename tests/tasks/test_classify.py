@@ -106,7 +106,9 @@ def test_attention_learns_what_a_glance_does_not_tell(kind: str) -> None:
 @pytest.mark.parametrize("model", READ)
 def test_every_model_takes_a_step(kind: str, model: str) -> None:
     examples = MADE[kind](50, 0)
-    task = Classify.prepare(examples, ClassifySettings(vocab_size=50) if kind == "text" else ClassifySettings())
+    task = Classify.prepare(
+        examples, ClassifySettings(vocab_size=50, nb_linear=0) if kind == "text" else ClassifySettings()
+    )
     made = task.config(replace(SMALL, model=model)).build()
     task.loss(made, task.batch(examples, Random(0))).backward()
     unmoved = [name for name, p in made.named_parameters() if p.grad is None]
@@ -187,7 +189,7 @@ def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, featu
 def test_members_learn_by_themselves_from_every_example() -> None:
     """While training each member has its own copy of every example, changed for itself; otherwise there is one."""
     examples, dev = sentences(300, 0), sentences(100, 1)
-    task = Classify.prepare(examples, ClassifySettings(ensemble=3, word_dropout=0.0))
+    task = Classify.prepare(examples, ClassifySettings(ensemble=3, word_dropout=0.0, nb_linear=0))
     changing = Classify.prepare(examples, replace(task.settings, word_dropout=0.5))
     batch = changing.batch(examples[:5], Random(0))
     assert batch["labels"].tolist() == [task.target.number[one.label] for one in examples[:5] for _ in range(3)]
@@ -224,7 +226,7 @@ def test_a_line_is_for_texts() -> None:
 
 def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("good 1 2 3\nbad 4 5 6\nsplendid 7 8 9\n")
-    settings = ClassifySettings(vectors=str(tmp_path / "v.txt"), frozen=True)
+    settings = ClassifySettings(vectors=str(tmp_path / "v.txt"), frozen=True, nb_linear=0)
     examples = sentences(100, 0)
     task = Classify.prepare(examples, settings)
     model = train_model(task, examples, SMALL, 3)
@@ -232,9 +234,9 @@ def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
     assert model.embed.tokens.weight[number].tolist() == [7, 8, 9]
     assert task.config(SMALL).embed.inner == 3
     np.savez(tmp_path / "v.npz", words=np.array(["good"]), vectors=np.ones((1, 3), np.float16))
-    assert Classify.prepare(examples, ClassifySettings(vectors=str(tmp_path / "v.npz"))).inputs.as_dict() == {
-        "vector_dim": 3
-    }
+    assert Classify.prepare(
+        examples, ClassifySettings(vectors=str(tmp_path / "v.npz"), nb_linear=0)
+    ).inputs.as_dict() == {"vector_dim": 3}
     with pytest.raises(BadInput, match="unit 'words'"):
         Classify.prepare(examples, ClassifySettings(vectors=str(tmp_path / "v.txt"), unit="bpe"))
 

@@ -224,7 +224,7 @@ def test_sets_of_labels(tmp_path: Path) -> None:
     assert isinstance(task.target, LabelsTarget) and task.labels == ["big", "touch"]
     made = task.config(SMALL).build().eval()
     assert task.validate(made, reading.examples).main == "micro F1" and len(task.tuned_values()["thresholds"]) == 2
-    whole = Graphs.prepare(reading.examples, GraphsSettings(label_type="class"))
+    whole = Graphs.prepare(reading.examples, GraphsSettings(target="class"))
     assert isinstance(whole.target, ClassTarget) and whole.target.outputs == 4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,12 +10,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from regard.cli import app
+from regard import cli
 from regard.train.processes.liveness import Sign, describe_frame, is_zombie
 from regard.train.processes.rendezvous import STORES, key_prefix
 from regard.train.progress import Progress
@@ -83,10 +86,10 @@ def test_a_signal_ends_the_command_with_a_status_that_asks_for_another_start(
     monkeypatch.setattr(Progress, "__call__", signal_once)
     options = ["--train", str(tmp_path / "train.conllu"), "--out", str(tmp_path / "run"), "--device", "cpu"]
     sizes = ["--set", "dim=8", "--set", "layers=1", "--set", "heads=1", "--set", "batch_tokens=30", "--steps", "5"]
-    done = CliRunner().invoke(app, ["train", "tag", *options, *sizes])
+    done = CliRunner().invoke(cli.app, ["train", "tag", *options, *sizes])
     assert done.exit_code == 128 + number
     monkeypatch.setattr(Progress, "__call__", report)
-    assert CliRunner().invoke(app, ["train", "tag", *options, *sizes]).exit_code == 0
+    assert CliRunner().invoke(cli.app, ["train", "tag", *options, *sizes]).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -117,3 +120,29 @@ def test_a_process_that_has_ended_is_a_zombie() -> None:
         time.sleep(0.01)
     assert not is_zombie(os.getpid()) and child.wait() == 0
     assert str(Sign(3, "node7", 12)) == "process 3 (pid 12 on node7)"
+
+
+def leave(status: int, connection: Any) -> None:
+    """End a command with this status, and say whether its process group is still there."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    cli.app = lambda: sys.exit(status)
+    try:
+        cli.main()
+    finally:
+        connection.send(dist.is_initialized())
+
+
+@pytest.mark.parametrize(("status", "initialized"), [(0, False), (143, False), (1, None)])
+def test_the_command_leaves_its_process_group(status: int, initialized: bool | None) -> None:
+    """At its end, and after a signal; after an error it ends at once, without a farewell that may wait for ever."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=leave, args=(status, sender))
+    process.start()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        answer = None
+    process.join(60)
+    assert (process.exitcode, answer) == (status, initialized)

@@ -20,7 +20,14 @@ from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
-from regard.settings import Training, describe_settings, former_names, update_each, update_settings
+from regard.settings import (
+    Training,
+    describe_settings,
+    former_names,
+    load_settings,
+    update_each,
+    update_settings,
+)
 from regard.tasks import TASKS, find_task
 from regard.tasks.architecture import Architecture, unused_parts
 from regard.tasks.classify import ClassifySettings
@@ -427,6 +434,26 @@ def test_a_former_name_and_its_new_name_are_the_same_setting() -> None:
     assert update_each([Training()], {"learning_rate": 1.0}, {"rate": 2.0})[0].learning_rate == 2.0
     with pytest.raises(rg.BadInput, match="learning_rate is given twice"):
         update_settings(Training(), {"learning_rate": 1.0, "rate": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("task", "former", "name", "value"),
+    [
+        ("tag", "unpunctuated", "punctuation_dropout", 0.5),
+        ("spans", "texts", "unlabelled_text", "plain.txt"),
+        ("similarity", "likeness", "similarity", "score"),
+        ("similarity", "pooling", "pool", "max"),
+        ("graphs", "label_type", "target", "class"),
+        ("table", "categories", "categorical_columns", "zip"),
+        ("table", "ignored", "ignored_columns", "id"),
+        ("classify", "frozen", "freeze_vectors", True),
+        ("match", "frozen", "freeze_vectors", True),
+    ],
+)
+def test_former_names_of_task_settings_are_accepted(task: str, former: str, name: str, value: str | float) -> None:
+    settings = find_task(task).Settings
+    assert update_settings(settings(), {former: value}) == load_settings(settings, {former: value})
+    assert update_settings(settings(), {former: value}) == update_settings(settings(), {name: value}) != settings()
 
 
 def test_a_model_that_cannot_be_written_is_told(tmp_path: Path) -> None:

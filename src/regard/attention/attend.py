@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,8 +14,8 @@ from ..errors import Unsupported
 from .backends import BACKENDS, choose_backend, sdpa, triton
 from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
-from .execution import CACHE, ExecutionPlan, mask_cache
-from .interception import INTERCEPTORS, intercept
+from .execution import CACHE, ExecutionPlan, MaskCache, mask_cache
+from .interception import INTERCEPTORS, AttendArguments, intercept
 from .nonfinite import all_finite, attend_to_finite, can_check
 from .parts.edges import EdgeFeatures
 from .parts.mask import Mask
@@ -32,6 +33,7 @@ from .tracing import in_cuda_graph
 
 EVERYTHING = Everything()
 OtherParts = tuple[Sink | None, PairBias | None, Places | None, EdgeFeatures | None]
+any_autocast = torch._C._is_any_autocast_enabled
 PREPARED = {"sdpa": sdpa.prepare, "triton": triton.prepare}
 
 
@@ -79,8 +81,11 @@ def attend(
     if layout is not None:
         parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
         return layout.attend(q, k, v, parts, generator, backend)
-    if INTERCEPTORS and (answer := intercept(locals())) is not None:
+    if INTERCEPTORS and (answer := intercept(cast(AttendArguments, locals()))) is not None:
         return answer
+    usual = method is sink is bias is places is edges is None and not dropout and not torch.compiler.is_compiling()
+    if usual and (output := attend_warm(q, k, v, score, position, mask, backend)) is not None:
+        return output
     q, k, v = cast_for_autocast(q, k, v)
     exact = method is None or isinstance(method, Exact)
     if exact and mask is not None and not dropout and bias is places is None and not has_rows(position):
@@ -98,16 +103,120 @@ def attend(
             return empty_output(call)
         if not exact or plan.backend is None:
             return parts.method.attend(call)
+    if usual:
+        remember_warm(q, k, v, score, position, mask, backend, plan, call)
     output = run(plan, q, k, v, call)
-    if plan.unmasked or edges is not None or not can_check(q):  # along edges nothing else is read
-        return output
-    trains = torch.is_grad_enabled() and needs_grad(q, k, v)
-    # A masked key that is not finite is in no output, but in the gradient of q.
-    if (all_finite(output, k) if trains else all_finite(output)) or all_finite(q, k, v):
+    if plan.unmasked or edges is not None or sees_finite(q, k, v, output):  # along edges nothing else is read
         return output
     parts = Parts(score, position, mask, method, dropout, sink, bias, places)
-    visible = functools.partial(run_masked, parts=parts, seed=None if call is None else call.seed, backend=backend)
-    return attend_to_finite(q, k, v, EVERYTHING if mask is None else mask, visible, output.detach())
+    return keep_out_nonfinite(q, k, v, output, parts, None if call is None else call.seed, backend)
+
+
+def attend_warm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score: Score | None,
+    position: Position | None,
+    mask: Mask | None,
+    backend: str,
+) -> Tensor | None:
+    """The output of a call whose plan has a function of q, k and v, where it has been planned before; None otherwise.
+
+    Tensors that do not fit each other fail in the function; the call is then checked as if it were the first.
+    """
+    try:
+        if any_autocast():
+            q, k, v = cast_for_autocast(q, k, v)
+        if mask is not None and q.shape[2] != k.shape[2] and not has_rows(position):
+            k, v = cut_unseen_keys(q, k, v, mask)
+        entry, key = warm_entry(mask, position), warm_key(q, k, v, score, position, backend)
+        plan = entry.warm.values.get(key)
+        if plan is None and mask is not None and entry.references:
+            plan = plan_alike(mask, entry, key)
+        if plan is None or plan.function is None:
+            return None
+        output = plan.function(q, k, v)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return None
+    if plan.unmasked or sees_finite(q, k, v, output):
+        return output
+    return keep_out_nonfinite(q, k, v, output, Parts(score, position, mask), None, backend)
+
+
+def remember_warm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score: Score | None,
+    position: Position | None,
+    mask: Mask | None,
+    backend: str,
+    plan: ExecutionPlan,
+    call: Call | None,
+) -> None:
+    """Store a plan that has a function of q, k and v for `attend_warm`; or one for the contents of the position."""
+    function = plan.function
+    if function is None and call is not None and position is not None and plan.backend is BACKENDS["sdpa"]:
+        function = sdpa.prepare_fixed(call)
+    if function is None:
+        return
+    key = warm_key(q, k, v, score, position, backend)
+    fixed = plan if function is plan.function else ExecutionPlan(plan.backend, plan.unmasked, False, function)
+    warm_entry(mask, position).warm.put(key, fixed)
+    if plan.of_mask is not None and mask is not None and (shapes := mask_shapes(mask)) is not None:
+        CACHE.functions.put((shapes, key), plan.of_mask)
+
+
+def warm_entry(mask: Mask | None, position: Position | None) -> MaskCache:
+    """What is cached for a mask, and for the contents of a position if it has any."""
+    mask = EVERYTHING if mask is None else mask
+    return mask_cache(mask) if position is None or not position.tensors() else mask_cache(mask, position)
+
+
+def plan_alike(mask: Mask, entry: MaskCache, key: Hashable) -> ExecutionPlan | None:
+    """The plan for a mask with tensors like those of an earlier one, as every batch has; None where there was none."""
+    shapes = mask_shapes(mask)
+    of_mask = None if shapes is None else CACHE.functions.find((shapes, key))
+    if of_mask is None:
+        return None
+    plan = ExecutionPlan(function=of_mask(mask), of_mask=of_mask)
+    entry.warm.put(key, plan)
+    return plan
+
+
+def warm_key(q: Tensor, k: Tensor, v: Tensor, score: Score | None, position: Position | None, backend: str) -> Hashable:
+    """What decides, beside the mask, how a call with these parts alone is run."""
+    tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.get_device(), v.get_device())
+    parts = None if score is position is None else (score and part_key(score), position and part_key(position))
+    return *tensors, grad_mode(q, k, v), in_cuda_graph(), backend, parts
+
+
+def grad_mode(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """0 without gradients, 1 where only a part can need one, 2 where q, k or v do; 2 more if deterministic."""
+    if not torch.is_grad_enabled():
+        return 0
+    return 1 + needs_grad(q, k, v) + 2 * torch.are_deterministic_algorithms_enabled()
+
+
+def sees_finite(q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
+    """Whether no NaN or infinity can have come from a masked key: by the output, or by all that went in.
+
+    Where contents cannot be read without a wait, backends keep them out themselves.
+    """
+    if not can_check(q):
+        return True
+    # A masked key that is not finite is in no output, but in the gradient of q.
+    trains = torch.is_grad_enabled() and needs_grad(q, k, v)
+    return (all_finite(output, k) if trains else all_finite(output)) or all_finite(q, k, v)
+
+
+def keep_out_nonfinite(
+    q: Tensor, k: Tensor, v: Tensor, output: Tensor, parts: Parts, seed: Tensor | None, backend: str
+) -> Tensor:
+    """The output without what is not finite in keys and values that a query may not attend to."""
+    visible = functools.partial(run_masked, parts=parts, seed=seed, backend=backend)
+    return attend_to_finite(q, k, v, EVERYTHING if parts.mask is None else parts.mask, visible, output.detach())
 
 
 def run(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, call: Call | None) -> Tensor:
@@ -132,7 +241,8 @@ def cut_unseen_keys(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor
     Masks with a `key_span` and positions depend on i − j, which does not change (a mask by chunks, on where i and j are
     in theirs). The sizes of the call then stay the same from step to step, so that its plan does too.
     """
-    if torch.compiler.is_compiling() or not isinstance(mask, Mask) or not has_tokens(q, k, v):
+    tokens = all(isinstance(x, Tensor) and x.dim() == 4 for x in (q, k, v))
+    if torch.compiler.is_compiling() or not isinstance(mask, Mask) or not tokens:
         return k, v
     queries, keys = q.shape[2], k.shape[2]
     span = mask.key_span(keys - queries, keys - 1) if 0 < queries < keys == v.shape[2] else None
@@ -145,10 +255,6 @@ def cut_unseen_keys(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor
 def has_rows(position: Position | None) -> bool:
     """Whether a position has something for each row of keys."""
     return isinstance(position, Position) and position.by_rows
-
-
-def has_tokens(*tensors: object) -> bool:
-    return all(isinstance(x, Tensor) and x.dim() == 4 for x in tensors)
 
 
 def find_plan(
@@ -206,10 +312,9 @@ def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Ex
     shapes = parts_key(q, k, v, parts, backend)
     key = None if shapes is None or parts.mask is None else mask_shapes(parts.mask)
     chosen = None if key is None else CACHE.choices.find((key, shapes))
-    if chosen is not None and parts.mask is not None:
+    if chosen is not None and parts.mask is not None:  # which fits by its shapes
         others = {"sink": parts.sink, "bias": parts.bias, "places": parts.places, "edges": parts.edges}
         call = Call(q, k, v, parts.score, parts.position, parts.mask, **others)
-        parts.mask.check(call.grid)  # which may read contents
     else:
         call = check_call(q, k, v, parts)
         chosen = choose_backend(call, backend)
@@ -217,13 +322,18 @@ def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Ex
             CACHE.choices.put((key, shapes), chosen)
     prepare = PREPARED.get(chosen.name)
     others = call.sink is not None or call.bias is not None  # whose contents are no part of the plan
-    function = None if prepare is None or call.empty or call.dropout or others or shapes is None else prepare(call)
-    return ExecutionPlan(chosen, isinstance(call.mask, Everything), call.empty, function)
+    plain = prepare is not None and not (call.empty or call.dropout or others or shapes is None)
+    function = prepare(call) if prepare is not None and plain else None
+    of_mask = sdpa.function_of_mask(call) if plain and key is not None and CACHE.choices.find((key, shapes)) else None
+    return ExecutionPlan(chosen, isinstance(call.mask, Everything), call.empty, function, of_mask)
 
 
 def mask_shapes(mask: Mask) -> Hashable:
-    """A mask with the shapes of its tensors in place of their contents; None for a mask without tensors."""
-    if not mask.tensors():
+    """A mask with the shapes of its tensors in place of their contents.
+
+    None for a mask without tensors, and for one whose contents decide whether it fits a call.
+    """
+    if not mask.tensors() or not mask.checked_by_shape:
         return None
     fields = [mask_shapes(x) or x if isinstance(x, Mask) else x for x in vars(mask).values()]
     key = type(mask), *[(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in fields]
@@ -251,7 +361,7 @@ def call_key(
     backend: str,
     others: OtherParts | None = None,
 ) -> Hashable:
-    """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
+    """What decides, besides the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
     if torch.compiler.is_compiling():
         return None
     try:
@@ -261,7 +371,7 @@ def call_key(
             *(v.shape, v.dtype, v.device),
             PLAIN_DOT if score is None else part_key(score),
             None if position is None else part_key(position),
-            *(dropout, backend, in_cuda_graph(), torch.is_grad_enabled() and needs_grad(q, k, v)),
+            *(dropout, backend, in_cuda_graph(), grad_mode(q, k, v)),
             None if others is None else tuple([part if part is None else part_key(part) for part in others]),
         )
         hash(key)

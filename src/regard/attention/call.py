@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from .parts.mask import ALL, Mask, PairGrid, PlacePair, Tiling
 from .parts.masks import Everything
 from .parts.methods import Exact
 from .parts.pair_bias import PairBias
-from .parts.parts import Parts
+from .parts.parts import PartOptions, Parts
 from .parts.places import Places
 from .parts.positions import DistanceBias, KeyVectors, Position, RelativeVectors
 from .parts.scores import Additive, Cosine, Dot, Score
@@ -129,24 +130,12 @@ class LoweredCall:
 
 
 def make_call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    score: Score | None = None,
-    position: Position | None = None,
-    mask: Mask | None = None,
-    dropout: float = 0.0,
-    sink: Sink | None = None,
-    bias: PairBias | None = None,
-    places: Places | None = None,
-    edges: EdgeFeatures | None = None,
-    generator: torch.Generator | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, generator: torch.Generator | None = None, **options: Unpack[PartOptions]
 ) -> Call:
     """The checked call with its dropout seed; raises `BadInput` or `Unsupported` when it does not fit together."""
-    parts = Parts(score, position, mask, dropout=dropout, sink=sink, bias=bias, places=places, edges=edges)
+    parts = Parts(**options)
     call = check_call(*cast_for_autocast(q, k, v), parts)
-    return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
+    return replace(call, seed=draw_seed(generator, call.q.device)) if parts.dropout else call
 
 
 def check_call(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Call:
@@ -199,10 +188,6 @@ def check_edge_features(call: Call, edges: EdgeFeatures) -> None:
     if edges.keys is not None and (isinstance(call.score, Cosine) or rotates):
         part = call.score if isinstance(call.score, Cosine) else call.position
         raise Unsupported(f"EdgeFeatures' keys go without {type(part).__name__}, which changes keys. Use bias=.")
-    if call.position is not None and call.position.multiplies_keys:
-        raise Unsupported(f"EdgeFeatures go without {type(call.position).__name__}, which has no sum along edges.")
-    if call.places is not None and call.position is not None and not rotates:
-        raise Unsupported(f"EdgeFeatures go without {type(call.position).__name__} at explicit places.")
 
 
 def lower(call: Call) -> LoweredCall:

@@ -3,13 +3,14 @@
     mask → MaskCache        get(key, make): what depends on the mask alone, such as tile lists and schedules
              kind of call → ExecutionPlan
                             get(key, make): what a backend works out for such calls, such as tile shapes and launches
-    shapes → backend        for masks that differ in the contents of their tensors alone
+    shapes → backend, function of a mask
+                            for masks that differ in the contents of their tensors alone
 
 A mask is identified by its class and fields: numbers by value, tensors by identity and version, so a tensor that was
 written to makes another mask. A mask with a field that cannot be compared this way is identified by the object itself.
 An entry holds weak references to a mask's tensors and is dropped when one of them is gone.
 
-Everything else that is remembered depends on neither a mask nor a call, and would be made again for each if it were
+Everything else that is cached depends on neither a mask nor a call, and would be made again for each if it were
 part of a plan. `tensor_cache` holds tensors that are made of plain numbers alone (Rotary's angles, Alibi's biases,
 Performer's directions): every mask and every layer share them, and parts make them without a plan at hand.
 `kernels.launch.COMPILED` is the set of configurations whose kernels were compiled together: Triton holds the compiled
@@ -32,6 +33,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .parts.mask import Mask
+from .parts.part import Part
 
 if TYPE_CHECKING:
     from .backends.backend import Backend
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+FunctionOfMask = Callable[[Mask], AttentionFunction]
+"""Makes the function of a plan for a mask with other contents."""
 Reference = tuple["weakref.ref[Mask | Tensor]", Tensor | int | None]
 """A weak reference, and the version of a tensor, or a copy of it where torch counts none."""
 
@@ -86,8 +90,9 @@ class ExecutionPlan(Storage):
     """How calls of one kind and mask are run.
 
     `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it; `empty` that
-    they have no pairs. `function` computes (q, k, v) → output where nothing else is needed; None otherwise.
-    `get(key, make)` caches what the backend works out. A plan must not refer to the mask, whose tensors it may outlive.
+    they have no pairs. `function` computes (q, k, v) → output where nothing else is needed; None otherwise. `of_mask`
+    makes it for a mask with other contents, where nothing else of the plan depends on them. `get(key, make)` caches
+    what the backend works out. A plan must not refer to the mask, whose tensors it may outlive.
     """
 
     def __init__(
@@ -96,9 +101,11 @@ class ExecutionPlan(Storage):
         unmasked: bool = False,
         empty: bool = False,
         function: AttentionFunction | None = None,
+        of_mask: FunctionOfMask | None = None,
     ) -> None:
         super().__init__()
         self.function = function
+        self.of_mask = of_mask
         self.backend = backend
         self.unmasked = unmasked
         self.empty = empty
@@ -110,12 +117,16 @@ def new_plan() -> ExecutionPlan:
 
 
 class MaskCache(Storage):
-    """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call."""
+    """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call.
+
+    `warm` has the plans with a function by a shorter key, for calls that have no part but the mask.
+    """
 
     def __init__(self, references: list[Reference]) -> None:
         super().__init__()
         self.references = references
         self.plans = Storage(KINDS)
+        self.warm = Storage(KINDS)
 
     def describes(self, objects: list[Mask | Tensor]) -> bool:
         """Whether the mask's tensors are the ones that the entry was made for, unchanged."""
@@ -130,31 +141,40 @@ class MaskCache(Storage):
 class PlanCache:
     """The entries of at most `limit` masks; the least recently used is dropped first.
 
-    `choices` has the backends of calls whose masks differ in the contents of their tensors alone.
+    For calls whose masks differ in the contents of their tensors alone, `choices` has their backends and `functions`
+    what makes the function of their plans.
     """
 
     def __init__(self, limit: int = MASKS) -> None:
         self.masks = Storage(limit)
         self.choices = Storage(KINDS)
+        self.functions = Storage(KINDS)
 
-    def mask(self, mask: Mask) -> MaskCache:
-        """The entry of a mask, made where there is none."""
+    def mask(self, mask: Mask, position: Part | None = None) -> MaskCache:
+        """The entry of a mask, or of a mask and the contents of a position, made where there is none."""
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
             key = field_key(mask, objects)
         except TypeError:
             key, objects = id(mask), [mask, *mask.tensors()]
+        if position is not None:
+            key = key, field_key(position, objects)
         entry: MaskCache | None = self.masks.find(key)
         if entry is None or (objects and not entry.describes(objects)):
-            for old in [k for k, other in list(self.masks.values.items()) if not other.alive]:
-                self.masks.values.pop(old, None)
-            entry = MaskCache([reference(x) for x in objects])
+            drop = functools.partial(self.drop, key) if objects else None
+            entry = MaskCache([reference(x, drop) for x in objects])
             self.masks.put(key, entry)
         return entry
 
+    def drop(self, key: Hashable, _: object) -> None:
+        """Drop the entry of a mask one of whose tensors is gone."""
+        entry = self.masks.values.get(key)
+        if entry is not None and not entry.alive:
+            self.masks.values.pop(key, None)
+
     def clear(self) -> None:
-        self.masks.values.clear()
-        self.choices.values.clear()
+        for storage in (self.masks, self.choices, self.functions):
+            storage.values.clear()
 
 
 CACHE = PlanCache()
@@ -169,7 +189,7 @@ def field_key(value: object, tensors: list[Mask | Tensor]) -> Hashable:
         return value
     if cls in PLAIN:
         return cls, value
-    if isinstance(value, Mask):
+    if isinstance(value, Part):
         names = compared_fields(cls)
         if not names:
             return cls if names is not None else (cls, *[field_key(x, tensors) for _, x in sorted(vars(value).items())])
@@ -188,10 +208,11 @@ def compared_fields(cls: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in fields(cls) if field.compare) if is_dataclass(cls) else None
 
 
-def reference(x: Mask | Tensor) -> Reference:
+def reference(x: Mask | Tensor, drop: Callable[[object], None] | None = None) -> Reference:
+    """A reference to x; `drop` is called when x is gone."""
     if isinstance(x, Mask):
-        return weakref.ref(x), None
-    return weakref.ref(x), x.clone() if x.is_inference() else x._version
+        return weakref.ref(x, drop), None
+    return weakref.ref(x, drop), x.clone() if x.is_inference() else x._version
 
 
 def same_contents(reference: Reference, x: Mask | Tensor) -> bool:

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, TooLarge, Unsupported
+from ..machine import format_bytes, free_memory
 from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import KeySpan, plan_chunks
 from .backends.blockwise.tile import QueryTile, TileInputs
+from .backends.edge_positions import fold_biases, sum_by_index
 from .backends.sinks import add_to_lse
 from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
-from .device_memory import format_bytes, free_memory
 from .parts.edges import EdgeFeatures
 from .parts.mask import Mask, PairGrid
 from .parts.methods import Exact, Method
@@ -42,7 +43,7 @@ MASKED = -1.0  # below every weight while the largest are gathered
 
 
 class LookOptions(NamedTuple):
-    """What a view holds beside the statistics."""
+    """What a view holds besides the statistics."""
 
     weights: bool
     top: int
@@ -258,7 +259,7 @@ def add_to_map(cells: Tensor, grid: PairGrid, rows: tuple, keys: slice, weights:
 
 def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
     """The same statistics from the edges of a graph."""
-    g = edges.EdgeScores(p)
+    g = edges.EdgeScores(fold_biases(p, edges.csr_of(p)))
     s = edges.scores(g)  # [edges, batch · heads]
     top = g.reduce(s, "max")
     total = g.reduce((s - g.expand_rows(top)).exp_(), "sum")
@@ -291,7 +292,7 @@ def add_edges(
         down, across = sums.map.shape[-2:]
         row = bucket_index(whole.queries, down, weights.device)[numbers[0][g.csr.rows]]
         column = bucket_index(whole.keys, across, weights.device)[numbers[1][g.csr.columns]]
-        cells = edges.sum_by_index(row * across + column, weights, down * across)
+        cells = sum_by_index(row * across + column, weights, down * across)
         sums.map.copy_(by_head(cells).unflatten(-1, (down, across)))
     if sums.top:
         top_edges(g, head_weights, sums)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict, Unpack, overload
+from typing import Unpack, overload
 
 from torch import Tensor
 
+from ..machine import format_bytes
 from .attend import cut_unseen_keys, has_rows
 from .backends import BACKENDS, choose_backend
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import chunk_shape, merge_heads
 from .call import Call, cast_for_autocast, check_call, lower
-from .device_memory import format_bytes
 from .parts.edges import EdgeFeatures, sorted_edges
 from .parts.mask import NONE, Mask
 from .parts.methods import Exact, Method
 from .parts.pair_bias import PairBias
-from .parts.parts import Parts
+from .parts.parts import PartOptions, Parts
 from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Additive, Score
@@ -30,7 +30,7 @@ class Plan:
     """How a call will be run. `reasons` says why each other backend does not run it.
 
     `operations` are the multiplications and additions of the forward pass over the visited pairs; `bytes` what must be
-    read and written at least; `peak` an estimate of the memory it needs beside its arguments; `tiles` the share of
+    read and written at least; `peak` an estimate of the memory it needs besides its arguments; `tiles` the share of
     tiles (for a graph: of pairs) that are visited.
     """
 
@@ -55,18 +55,9 @@ class Plan:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-class AttendOptions(TypedDict, total=False):
+class AttendOptions(PartOptions, total=False):
     """The options of `attend` that `plan` takes."""
 
-    score: Score | None
-    position: Position | None
-    mask: Mask | None
-    method: Method | None
-    dropout: float
-    sink: Sink | None
-    bias: PairBias | None
-    places: Places | None
-    edges: EdgeFeatures | None
     backend: str
 
 
@@ -169,7 +160,7 @@ def count_bytes(call: Call) -> int:
 
 
 def estimate_peak(call: Call, backend: str) -> int:
-    """Bytes beside the arguments that the forward pass holds at once, roughly."""
+    """Bytes besides the arguments that the forward pass holds at once, roughly."""
     grid, size = call.grid, call.exact.itemsize
     heads = grid.batch * grid.heads
     output = heads * grid.queries * call.v.shape[-1] * call.v.itemsize

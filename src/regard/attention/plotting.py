@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..plots.arrays import HeadArrays
 from ..plots.labels import check_labels
 from .look import bucket_index, bucket_sizes
 from .parts.mask import ALL, NONE, Mask, PairGrid, Tiling
-from .parts.masks import add_batch_heads
+from .parts.masks.tile_states import add_batch_heads
 from .view import View
 
 if TYPE_CHECKING:
@@ -29,7 +29,16 @@ DENSE_PAIRS = 2**22
 Labels = Sequence[str] | None
 
 
-def plot_view(view: View, *, title: str | None = None, **selection: Any) -> Figure:
+class Selection(TypedDict, total=False):
+    """What is drawn of a view: a batch item, a head (all of them by default), and the words of its axes."""
+
+    batch: int
+    head: int | None
+    queries: Labels
+    keys: Labels
+
+
+def plot_view(view: View, *, title: str | None = None, **selection: Unpack[Selection]) -> Figure:
     """A figure of the weights, else of the map, else of the statistics: one head, or up to 16 of them."""
     from ..plots.figures import draw_heads
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from torch import Tensor
 
@@ -13,6 +13,8 @@ from .parts.mask import Mask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .plotting import Selection
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,24 +44,24 @@ class View:
     description: str
     sink: Tensor | None = None
 
-    def plot(self, **options: Any) -> Figure:
-        """A figure of the weights, the map or the statistics; options: batch, head, queries and keys (words), title."""
+    def plot(self, *, title: str | None = None, **selection: Unpack[Selection]) -> Figure:
+        """A figure of the weights, the map or the statistics; `queries` and `keys` are words for the axes."""
         from .plotting import plot_view
 
-        return plot_view(self, **options)
+        return plot_view(self, title=title, **selection)
 
-    def save(self, path: str | Path, *, title: str | None = None, **options: Any) -> Path:
-        """Write the view to a file, `.html` (self-contained), `.png` or `.svg`; options as for `plot`."""
+    def save(self, path: str | Path, *, title: str | None = None, **selection: Unpack[Selection]) -> Path:
+        """Write the view to a file, `.html` (self-contained), `.png` or `.svg`; arguments as for `plot`."""
         path = Path(path)
         if path.suffix == ".html":
             from ..plots.page import heads_html
             from .plotting import view_arrays
 
-            path.write_text(heads_html(view_arrays(self, **options), title), encoding="utf-8")
+            path.write_text(heads_html(view_arrays(self, **selection), title), encoding="utf-8")
         elif path.suffix in (".png", ".svg"):
             from ..plots.figures import save_figure
 
-            save_figure(self.plot(title=title, **options), path)
+            save_figure(self.plot(title=title, **selection), path)
         else:
             raise BadInput(f"A view cannot be saved as {path.name!r}; name it .html, .png or .svg.")
         return path

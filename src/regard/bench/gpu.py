@@ -18,6 +18,7 @@ from torch import Tensor
 import regard as rg
 from regard import machine
 from regard.bench import gpu_methods as methods
+from regard.bench import gpu_parts as parts
 from regard.bench import gpu_workloads as workloads
 from regard.bench.gpu_workloads import Forward, TensorFactory, Workload
 from regard.bench.measure import Call, WrongNumbers, check_close, gpu_median_times, gpu_peak_memory, median_times
@@ -64,6 +65,8 @@ LONG = {"batch": 1, "heads": 16, "tokens": 32768, "dim": 64}
 SHORT = {"batch": 1, "heads": 2, "tokens": 1500, "dim": 64}
 GRAPH, SMALL_GRAPH = {"nodes": 1_000_000, "edges": 20_000_000}, {"nodes": 300, "edges": 4000}
 CUDNN_GRAPH_API = "cuDNN's graph API, noted earlier"
+LAYER_PEERS = {"FlexAttention in transformers": SpeedupGoal(1.0, 1.0), "transformers, eager": SpeedupGoal(1.0, 1.0)}
+SMALL_LAYER = {"heads": 4, "kv_heads": 2, "tokens": 300, "dim": 64, "before": 40}
 PEER_PACKAGES = {"PyG": "torch_geometric", "transformers": "transformers"}  # by the beginning of the peer's name
 
 COMPARISONS = (
@@ -125,6 +128,35 @@ COMPARISONS = (
         {"batch": 2, "heads": 16, "tokens": 4096, "dim": 64},
         {"batch": 2, "heads": 2, "tokens": 500, "dim": 64},
         {"FlexAttention": SpeedupGoal(3, 2.5)},
+    ),
+    *[
+        GpuComparison(
+            name,
+            make,
+            {"batch": 2, "heads": 16, "tokens": tokens, "dim": dim},
+            {"batch": 2, "heads": 2, "tokens": 300, "dim": dim},
+            {"FlexAttention": SpeedupGoal(1.2, 1.2)},
+        )
+        for name, make, tokens, dim in (
+            ("causal with a cap on scores", parts.capped, 8192, 128),
+            ("causal with sinks", parts.sinks, 8192, 128),
+            ("learned bias by pair", parts.pair_bias, 4096, 64),
+        )
+    ],
+    GpuComparison(
+        "Gemma 2 attention layer",
+        parts.gemma_layer,
+        {"heads": 8, "kv_heads": 4, "tokens": 8192, "dim": 256, "before": 4095},
+        SMALL_LAYER,
+        LAYER_PEERS,
+    ),
+    GpuComparison(
+        "gpt-oss attention layer",
+        parts.gpt_oss_layer,
+        {"heads": 64, "kv_heads": 8, "tokens": 8192, "dim": 64, "before": 127},
+        SMALL_LAYER,
+        LAYER_PEERS,
+        peer_tolerance=1e-1,  # transformers rounds FlexAttention's log-sum-exp before it adds the sinks
     ),
     GpuComparison(
         "Transformer-XL",
@@ -222,13 +254,14 @@ def run(
     save: Callable[[BenchmarkResult], None] = lambda _: None,
     patience: float = 180.0,
 ) -> BenchmarkResult:
-    """Run the comparisons whose name contains `only`, one after another in a worker process.
+    """Run the comparisons whose name contains `only`, or one of several words between commas, in a worker process.
 
     `report` receives the name of each when it starts and its rows when it ends; `save` receives the result so far. A
     comparison that fails, computes a wrong result or takes longer than `patience` seconds is recorded as failed; the
     others still run. Raises `RegardError` if no name matches.
     """
-    numbers = [n for n, comparison in enumerate(COMPARISONS) if only.lower() in comparison.name.lower()]
+    wanted = [word.strip().lower() for word in only.split(",")]
+    numbers = [n for n, comparison in enumerate(COMPARISONS) if any(w in comparison.name.lower() for w in wanted)]
     if not numbers:
         names = "; ".join(comparison.name for comparison in COMPARISONS)
         raise rg.RegardError(f"No comparison on a GPU has {only!r} in its name. They are: {names}.")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,9 +77,13 @@ def prepare_flex_attention(
     batch: int | None = None,
     block: int = 128,
     tile: tuple[int, int] | None = None,
-) -> Forward:
-    """FlexAttention, compiled on a GPU; on a CPU it has no backward pass. `tile` overrides the forward tile."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    lse: bool = False,
+) -> Callable[[], Any]:
+    """FlexAttention, compiled on a GPU; on a CPU it has no backward pass. `tile` overrides the forward tile.
+
+    With `lse` it returns (output, what has the log-sum-exp as `lse`).
+    """
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
     q, k, v = x if x[0].is_cuda else (y.detach() for y in x)
     run = torch.compile(flex_attention, dynamic=False) if q.is_cuda else flex_attention
@@ -89,7 +93,9 @@ def prepare_flex_attention(
     if block < 128:  # the default tile of 128 queries does not fit into smaller blocks
         tile = block, block
     options = None if tile is None else {"fwd_BLOCK_M": tile[0], "fwd_BLOCK_N": tile[1]}
-    return lambda: run(q, k, v, score_mod=score_mod, block_mask=blocks, kernel_options=options)  # type: ignore[arg-type]
+    fixed: dict[str, Any] = {"score_mod": score_mod, "block_mask": blocks, "kernel_options": options}
+    fixed |= {"return_aux": AuxRequest(lse=True)} if lse else {}
+    return lambda: run(q, k, v, **fixed)
 
 
 def compile_forward(function: Callable[..., Tensor], *x: object) -> Forward:

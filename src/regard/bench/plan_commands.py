@@ -40,4 +40,4 @@ def scale(
     with report_errors(debug):
         predictions = simulate(parse_mask(mask), tokens, ranks, link, Heads(heads, kv_heads, dim))
         title = f"{mask}, {tokens:,} tokens over {ranks} ranks, {link}, {heads}/{kv_heads} heads of {dim}, bfloat16"
-        print_result([asdict(one) for one in predictions], f"{title}\n{table(predictions)}", as_json)
+        print_result([asdict(prediction) for prediction in predictions], f"{title}\n{table(predictions)}", as_json)

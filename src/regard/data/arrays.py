@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import Missing
+from ..errors import BadInput, Missing
 from ..limits import ARCHIVE_MEMBERS, expansion_excess
 from .files import read_bytes
 from .reading import is_foreign, raise_fault
@@ -104,6 +104,7 @@ class Arrays:
             self.raise_fault(name, f"has shape {list(array.shape)}; wanted [{count}], one {role} for each example.")
         if array.dtype.kind not in "USbuif":
             self.raise_fault(name, f"holds {array.dtype}; wanted text or numbers.")
+        self.check_count(name, count)
         try:
             values = (array.astype("U") if array.dtype.kind == "S" else array).tolist()
         except (UnicodeError, SystemError) as error:  # code points that do not exist
@@ -133,6 +134,11 @@ class Arrays:
             self.raise_fault(name, f"has {values[n]!r} at {n}; wanted train, dev or test.")
         return [split or "" for split in splits]
 
+    def check_count(self, name: str, count: int) -> None:
+        """`MalformedData` if an archive has more examples than its size can account for."""
+        if message := expansion_excess(self.path.stat().st_size, 0, rows=count):
+            self.raise_fault(name, f"has {count:,} examples: {message}")
+
     def offsets(self, length: int, role: str) -> list[int]:
         """The start of each example in the `length` concatenated rows, and the end of the last one."""
         offsets = self.get("offsets", "beginnings")
@@ -140,6 +146,7 @@ class Arrays:
             self.raise_fault(
                 "offsets", f"is {offsets.dtype} {list(offsets.shape)}; wanted whole numbers [examples + 1]."
             )
+        self.check_count("offsets", len(offsets))
         values = offsets.astype("int64").tolist()
         if values[0] < 0 or values[-1] != length:
             self.raise_fault("offsets", f"runs from {values[0]} to {values[-1]}; the {role} has {length} rows.")
@@ -148,3 +155,40 @@ class Arrays:
             before, after = values[falls], values[falls + 1]
             self.raise_fault("offsets", f"falls from {before} to {after} at {falls + 1}; it must rise.")
         return values
+
+
+def map_array(path: Path, offset: int) -> np.ndarray:
+    """The array whose NPY header is at `offset` of a file, mapped copy-on-write: nothing is written to the file."""
+    import numpy
+    from numpy.lib import format as npy
+
+    with path.open("rb") as file:
+        file.seek(offset)
+        version = npy.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the format")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(file)
+        start = file.tell()
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects")
+    order = "F" if fortran else "C"
+    if 0 in shape:
+        return numpy.empty(shape, dtype, order)
+    return numpy.memmap(path, dtype, "c", start, shape, order)
+
+
+def read_array(path: Path, advice: str) -> np.ndarray:
+    """The numbers of an NPY file; `BadInput` that ends in the advice where it has none, or is damaged."""
+    try:
+        import numpy
+    except ImportError:
+        raise Missing('Reading NPY files needs numpy: pip install "regard[train]".') from None
+    try:
+        array = map_array(path, 0)
+        if array.dtype.kind not in "buif":
+            raise ValueError(f"{array.dtype} instead of numbers")
+        return numpy.array(array)
+    except Exception as error:  # numpy parses headers with Python's own parser, which has errors of many kinds
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(f"{path} holds no array that can be read ({reason}). {advice}") from None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import lzma
-import math
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +16,14 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from ..limits import ARCHIVE_MEMBERS, JSON_DEPTH, expansion_excess, json_depth
+from ..limits import ARCHIVE_MEMBERS, expansion_excess
 from .files import Paths, file_format, read_text, resolve_paths
 from .images import ENDINGS, IMAGE_NAMES, ImageBytes, ImageFile, check_size_of
 from .json_values import ParsedObject
 from .listing import file_extension, is_file
 from .reading import FaultCollector, Reading, ReadingBuilder, raise_fault
 from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
+from .tables.json_rows import json_document
 from .text import LABEL_NAMES
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -243,14 +243,7 @@ def read_coco(path: Path, find: Images, builder: ReadingBuilder[Boxes]) -> None:
 
 def load_coco(path: Path) -> dict[str, list[ParsedObject]]:
     """The three lists of a COCO file."""
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise_fault(path, f"is no JSON: {error.msg}.", error.lineno, error.colno)
-    except (ValueError, RecursionError) as error:
-        raise_fault(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.")
-    if message := JSON_DEPTH.excess(json_depth(data)):
-        raise_fault(path, f"is JSON that cannot be read: {message}")
+    data = json_document(path, read_text(path))
     for name in ("images", "annotations", "categories"):
         rows = data.get(name) if isinstance(data, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -265,8 +258,8 @@ def load_coco(path: Path) -> dict[str, list[ParsedObject]]:
                     path, f"number {n} of categories has no name. Give it one: that is what its objects are called."
                 )
         ids = [item.get("id") for item in data[name]]
-        if len(set(ids)) < len(ids):
-            twice = next(item_id for n, item_id in enumerate(ids) if item_id in ids[:n])
+        twice, count = Counter(ids).most_common(1)[0] if ids else (None, 0)
+        if count > 1:
             raise_fault(path, f"has two {name} with the id {twice!r}. Give each its own.")
     return data
 
@@ -285,7 +278,7 @@ def coco_box(path: Path, n: int, annotation: ParsedObject, classes: dict[int | s
         raise_fault(path, f"annotation {n} has the category {category!r}, which is not listed.")
     box = annotation.get("bbox")
     given = box if isinstance(box, list) else []
-    sides = [side for side in given if isinstance(side, int | float) and math.isfinite(side)]
+    sides = [side for side in given if isinstance(side, int | float) and -1e18 < side < 1e18]
     if len(given) != 4 or len(sides) != 4:
         raise_fault(path, f"annotation {n} has the bbox {box!r:.60}; wanted [x, y, width, height].")
     x, y, width, height = sides

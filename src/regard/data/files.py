@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -83,18 +84,33 @@ def read_bytes(path: Path) -> bytes:
 
 
 def unpack_gzip(path: Path) -> bytes:
-    """The contents of a gzip file; `MalformedData` as soon as they are too large for it."""
-    chunks, size = [], 0
+    """The contents of a gzip file; `MalformedData` as soon as they, or their rows and cells, are too many for it."""
+    chunks, growth = [], TextGrowth()
     try:
         with path.open("rb") as packed, gzip.GzipFile(fileobj=packed) as file:
             while chunk := file.read(CHUNK):
-                size += len(chunk)
-                if message := expansion_excess(packed.tell(), size):
+                if message := growth.add(chunk, packed.tell()):
                     raise_fault(path, message)
                 chunks.append(chunk)
     except (OSError, EOFError, zlib.error) as error:
         raise_fault(path, f"is a broken gzip file ({error}). Get the whole file again.")
     return b"".join(chunks)
+
+
+@dataclass
+class TextGrowth:
+    """What was unpacked of a text so far: its bytes, its rows (JSON's objects count as rows) and its cells."""
+
+    size: int = 0
+    rows: int = 0
+    cells: int = 0
+
+    def add(self, chunk: bytes, packed: int) -> str:
+        """The message for a text that has grown too much out of `packed` bytes; '' while it has not."""
+        self.size += len(chunk)
+        self.rows += chunk.count(b"\n") + chunk.count(b"{")
+        self.cells += chunk.count(b",") + chunk.count(b"\t")
+        return expansion_excess(packed, self.size, rows=self.rows, cells=self.cells)
 
 
 def read_text(path: Path) -> str:

@@ -315,6 +315,7 @@ def pixels_of(arrays: Arrays, name: str) -> Tensor:
     if array.ndim not in (3, 4) or not array.size:
         wanted = "[n, height, width], [n, height, width, channels] or [n, channels, height, width]"
         arrays.raise_fault(name, f"has shape {list(array.shape)}; wanted images {wanted}.")
+    arrays.check_count(name, len(array))
     array = array[:, None] if array.ndim == 3 else array
     if array.shape[1] not in MODES:
         if array.shape[3] not in MODES:

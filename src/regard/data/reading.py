@@ -84,7 +84,7 @@ _collector: ContextVar[FaultCollector | None] = ContextVar("fault_collector", de
 
 
 def add_note(text: str) -> None:
-    """Add a note to the reading that is being built; without one there is nobody to tell."""
+    """Add a note to the reading that is being built; outside of one it is dropped."""
     if (collector := _collector.get()) is not None:
         collector.note(text)
 

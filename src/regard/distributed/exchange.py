@@ -162,7 +162,7 @@ def digest_mask(mask: Mask) -> str:
     return mask_cache(mask).get("digest", make)
 
 
-def compare(group: ProcessGroup | None, check: Callable[[], object], call: str, what: str) -> None:
+def compare(group: ProcessGroup | None, check: Callable[[], object], call: str, noun: str) -> None:
     """Raise on every rank unless `check` passes on all and `call` is the same."""
     if group is None:
         check()
@@ -183,7 +183,7 @@ def compare(group: ProcessGroup | None, check: Callable[[], object], call: str, 
             del error  # its traceback has this frame: the cycle would keep the group alive after it is destroyed
     codes = [int(x) for x in every]
     if -1 in codes:
-        raise BadInput(f"Rank {codes.index(-1)} refused the {what}; its own message says why.")
+        raise BadInput(f"Rank {codes.index(-1)} refused the {noun}; its own message says why.")
     if len(set(codes)) > 1:
         different = [rank for rank, x in enumerate(codes) if x != codes[0]]
-        raise BadInput(f"The ranks have different {what}: {different} differ from rank 0. Give all of them the same.")
+        raise BadInput(f"The ranks have different {noun}: {different} differ from rank 0. Give all of them the same.")

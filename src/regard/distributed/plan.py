@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..attention.device_memory import format_bytes
 from ..attention.parts.parts import Parts
 from ..attention.parts.scores import Additive
+from ..machine import format_bytes
 from .attention import lower_call, whole_mask
 from .layout import Layout
 from .shard_plan import count_tokens

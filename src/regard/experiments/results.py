@@ -97,9 +97,10 @@ def read_result(path: Path) -> ResultDocument | None:
     """A saved result; None if the file is missing or is not a result."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return result if isinstance(result, dict) and {"claim", "numbers", "verdict"} <= set(result) else None
+    known = isinstance(result, dict) and all(isinstance(result.get(name), dict) for name in ("claim", "verdict"))
+    return result if known and "numbers" in result and isinstance(result["claim"].get("number"), int) else None
 
 
 def save_result(result: ResultDocument, folder: Path, indent: int | None = 1) -> Path:

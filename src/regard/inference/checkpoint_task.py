@@ -15,8 +15,11 @@ from ..errors import Missing, Unsupported
 from ..models.config import EncoderDecoderConfig, SequenceConfig
 from ..models.dual_encoder import DualEncoderConfig
 from ..models.generation.sampling import GenerateArguments, GenerationSettings
+from ..models.graph_encoder import GraphEncoderConfig
 from ..models.heads import ClassificationHeadConfig, LMHeadConfig
+from ..models.hierarchical import HierarchicalConfig
 from ..models.model import Model
+from ..models.table import TableConfig
 from ..models.tokenizers.tokenizer import Encoded, Tokenizer
 from ..nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ..nn.embeddings.patch_grid import PatchGridConfig
@@ -27,6 +30,8 @@ from ..tasks.results import Classification, GeneratedText, Regression, Result, T
 BATCH = 32
 MAX_NEW = 64
 HALF = (0.5, 0.5, 0.5)
+EMBEDDED = SequenceConfig | EncoderDecoderConfig | HierarchicalConfig
+HEADED = EMBEDDED | GraphEncoderConfig | TableConfig
 Compute = Callable[[Model, Sequence[object], GenerationSettings], Sequence[Result]]
 """A function that gives the results of a batch of inputs."""
 
@@ -58,28 +63,28 @@ class CheckpointTask:
 def task_of_checkpoint(model: Model, name: str) -> CheckpointTask:
     """The task that the head of a model is for; `Unsupported` where it has none that this package predicts with."""
     config = model.config
-    head = getattr(config, "head", None)
-    reads = type(getattr(config, "embed", None))
+    head = config.head if isinstance(config, HEADED) else None
+    embed = config.embed if isinstance(config, EMBEDDED) else None
     if isinstance(head, ClassificationHeadConfig):
         labels = model.labels or [f"LABEL_{n}" for n in range(head.classes)]
-        if reads in (ImageEmbeddingConfig, PatchGridConfig) and not head.per_token:
+        if isinstance(embed, ImageEmbeddingConfig | PatchGridConfig) and not head.per_token:
             return CheckpointTask("classify", classify_images(labels), labels, "image")
-        if reads is TextEmbeddingConfig:
+        if isinstance(embed, TextEmbeddingConfig):
             tokenizer_of(model, name)
             if head.per_token:
                 return CheckpointTask("tag", tag_texts(labels), labels)
             return CheckpointTask("classify", classify_texts(labels), labels if head.classes > 1 else None)
-    if isinstance(head, LMHeadConfig) and reads is TextEmbeddingConfig:
-        causal = isinstance(config, SequenceConfig) and bool(getattr(config.stack, "causal", False))
+    if isinstance(head, LMHeadConfig) and isinstance(embed, TextEmbeddingConfig):
+        causal = isinstance(config, SequenceConfig) and config.stack.causal
         if causal or isinstance(config, EncoderDecoderConfig):
             tokenizer_of(model, name)
             task = "lm" if causal else "translate"
             return CheckpointTask(task, continue_texts if causal else rewrite_texts, generates=True)
-    what = type(head).__name__.removesuffix("Config") if head is not None else "no head"
-    family = getattr(config, "family", None) or type(config).__name__
+    head_name = type(head).__name__.removesuffix("Config") if head is not None else "no head"
+    family = config.family or type(config).__name__
     message = (
-        f"{name} holds a model ({family}, {what}) without a task to predict. Use rg.load({name!r}) for its outputs, or "
-        f"train a head: regard train classify --from {name}."
+        f"{name} holds a model ({family}, {head_name}) without a task to predict. Use rg.load({name!r}) for its "
+        f"outputs, or train a head: regard train classify --from {name}."
     )
     if model.tokenizer is None or (head is not None and not isinstance(config, DualEncoderConfig)):
         raise Unsupported(message)
@@ -104,8 +109,9 @@ def tokenizer_of(model: Model, name: str = "The model") -> Tokenizer:
 
 def encode(model: Model, texts: list[str]) -> Encoded:
     """The tokens of texts, cut to the positions that the model has."""
-    positions = getattr(model.config.embed, "positions", None)
-    encoded = tokenizer_of(model)(texts, max_length=positions if isinstance(positions, int) else None)
+    embed = model.config.embed
+    limit = embed.max_positions if isinstance(embed, TextEmbeddingConfig) else None
+    encoded = tokenizer_of(model)(texts, max_length=limit)
     segments = None if encoded.segments is None else encoded.segments.to(model.device)
     tokens, lengths = encoded.tokens.to(model.device), encoded.lengths.to(model.device)
     return replace(encoded, tokens=tokens, lengths=lengths, segments=segments)

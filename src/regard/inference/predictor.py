@@ -20,12 +20,13 @@ from ..models.checkpoint.hub import push_folder
 from ..models.config import EncoderDecoderConfig
 from ..models.exporting.export import ExportedModel, Format, export_model
 from ..models.generation.sampling import GenerationSettings
-from ..models.model import Model
-from ..tasks.inputs.cache import TensorCache
+from ..models.model import Model, SequenceModel
+from ..tasks.inputs.cache import MethodCache, TensorCache
 from ..tasks.pretrained.embedder import Embedder
 from ..tasks.pretrained.pretrained import Pretrained
 from ..tasks.pretrained.texts import SubwordTexts
 from ..tasks.results import Result
+from ..tasks.target_task import TargetTask
 from ..tasks.task import AnyTask, Task
 from ..train.run import open_run
 from .checkpoint_task import CheckpointTask, task_of_checkpoint
@@ -99,14 +100,15 @@ class Predictor:
 
     def clear_caches(self) -> None:
         """Forget the inputs that the task has cached, which helps in training but not where each comes once."""
-        for holder in (self.task, getattr(self.task, "inputs", None)):
-            for value in vars(holder).values() if holder is not None else ():
+        inputs = [self.task.inputs] if isinstance(self.task, TargetTask) else []
+        for holder in (self.task, *inputs):
+            for value in vars(holder).values():
                 if isinstance(value, TensorCache):
                     value.tensors.clear()
                     value.left = 0
                 elif isinstance(value, SubwordTexts):
                     value.cache.clear()
-                elif hasattr(value, "cache_clear"):
+                elif isinstance(value, MethodCache):
                     value.cache_clear()
 
     def save(self, folder: str | Path, format: str = "regard") -> None:
@@ -200,6 +202,7 @@ def example_of_task(predictor: Predictor) -> dict[str, Tensor] | None:
     if not isinstance(task, Task) or isinstance(predictor.model.config, EncoderDecoderConfig):
         return None
     given = task.text_inputs(EXAMPLE_TEXT)
-    if given is None or getattr(predictor.model, "causal", False):
+    model = predictor.model
+    if given is None or (isinstance(model, SequenceModel) and model.causal):
         return None
     return {name: value.expand(EXAMPLES, *value.shape[1:]).clone() for name, value in given.items()}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..data.arrays import read_array
 from ..errors import BadInput, Missing
 from ..models.checkpoint.files import replace_files, text_writer
 from ..tasks.pretrained.embedder import Embedder
@@ -104,11 +105,10 @@ def write_vectors(path: Path, vectors: Tensor) -> None:
 
 def read_vectors(path: Path) -> np.ndarray:
     """The array in a NumPy file, float32 `[inputs, dim]`."""
-    numpy = need_numpy()
-    try:
-        array = numpy.load(path, allow_pickle=False)
-    except Exception as error:  # by the damage: of zip files, of headers, of memory
-        raise BadInput(f"{path} holds no vectors ({error}). Delete it: it is computed again.") from None
+    advice = "Delete it: it is computed again."
+    array = read_array(path, advice)
+    if array.ndim != 2:
+        raise BadInput(f"{path} is {list(array.shape)}; wanted vectors [inputs, dim]. {advice}")
     return array.astype("float32", copy=False)
 
 

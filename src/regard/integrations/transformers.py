@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ..attention.attend import attend
 from ..attention.convert import causal_from_start, from_hugging_face
+from ..attention.interception import INTERCEPTORS
 from ..attention.look import look
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Documents, Everything, Lengths, Pairs, Window
@@ -45,6 +46,8 @@ except ImportError as error:
 NAME = "regard"
 TABLE = "ALL_ATTENTION_FUNCTIONS"  # in which transformers' modules look up their attention
 REFUSED = {"cache": "runs on a paged cache (continuous batching)"}
+ADDS_MASKS = ("bigbird_pegasus",)
+"""Families of which some layers add the mask to their scores themselves, and which therefore need numbers."""
 
 
 class LazyMask(Tensor):
@@ -83,8 +86,13 @@ class LazyMask(Tensor):
 
     def additive(self, dtype: torch.dtype) -> Tensor:
         """What is added to scores of that type, `[batch, 1, queries, keys]`."""
-        dense = self.dense()
-        return torch.zeros(dense.shape, dtype=dtype, device=dense.device).masked_fill(~dense, torch.finfo(dtype).min)
+        return added_mask(self.dense(), dtype)
+
+
+def added_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as numbers that are added to scores: 0 where a pair is allowed, the lowest number elsewhere."""
+    zeros = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return zeros.masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 def materialize(value: Any) -> Any:
@@ -128,15 +136,16 @@ def attention(
             f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
         ) from None
     key, value = key[:, :, :keys], value[:, :, :keys]
-    score = Dot(None if scaling is None else float(scaling), cap=softcap)
+    usual = softcap is None and (scaling is None or scaling == query.shape[-1] ** -0.5)
+    score = None if usual else Dot(None if scaling is None else float(scaling), cap=softcap)
     position = None if position_bias is None else read_bias(position_bias[..., :keys], query.shape[1])
     if isinstance(position, PairBias):
         position, bias = None, position if bias is None else PairBias(position.bias + bias.bias)
     sink = None if s_aux is None else Sink(s_aux.flatten())
     parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "sink": sink, "bias": bias}
     parts = {name: part for name, part in (parts | {"layout": layout}).items() if part is not None}
-    # a compiled graph runs no hooks
-    run = attend if torch.compiler.is_compiling() else external_attend(module)
+    # hooks are on the module's `Attend`, and only while something is watched or edited; a compiled graph runs none
+    run = external_attend(module) if INTERCEPTORS and not torch.compiler.is_compiling() else attend
     output = run(query, key, value, **parts, dropout=dropout)
     weights = None
     if others.get("output_attentions") or records_attentions():
@@ -201,7 +210,8 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
 def split_added(added: Tensor) -> tuple[Mask | None, PairBias | None]:
     """The mask in a tensor that is added to the scores (numbers near the lowest one), and the bias in the rest."""
     allowed = added > torch.finfo(added.dtype).min / 2
-    if not added.requires_grad and not (added[allowed] != 0).any():
+    reads = not torch.compiler.is_compiling()  # a graph is of any numbers
+    if reads and not added.requires_grad and not (added[allowed] != 0).any():
         return Pairs(allowed), None
     return Pairs(allowed), PairBias(added.masked_fill(~allowed, 0.0))
 
@@ -253,7 +263,9 @@ def mask(
         return LazyMask(part, q_length, (batch_size, 1, q_length, q_length), device)
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
-        return make_tensor()
+        pairs = make_tensor()
+        adds = getattr(others.get("config"), "model_type", None) in ADDS_MASKS
+        return added_mask(pairs, others["dtype"]) if adds and pairs is not None else pairs  # type: ignore[arg-type]
     check_dispatches(others.get("config"))
     bidirectional = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if bidirectional else int(q_offset) - kv_offset + q_length
@@ -287,15 +299,15 @@ def sharded_mask(
         )
     # positions that jump from run to run look to transformers as if texts were packed
     jumps = (places.diff(prepend=places[:1] - 1) != 1).cumsum(0)
-    inner = inspect.getclosurevars(function).nonlocals.get("mask_functions", (function,))
+    inner = closure_variables(function).get("mask_functions", (function,))
     known: list[Mask] = []
-    for one in inner:
-        packed = inspect.getclosurevars(one).nonlocals.get("packed_sequence_mask")
+    for predicate in inner:
+        packed = closure_variables(predicate).get("packed_sequence_mask")
         if packed is not None and torch.equal(packed, jumps.expand_as(packed)):
             continue
-        part = None if packed is not None else convert_mask(one, KeyRange(0, tokens, device))
+        part = None if packed is not None else convert_mask(predicate, KeyRange(0, tokens, device))
         if part is None:
-            raise Unsupported(f"The mask {one.__qualname__} does not run sharded. Call the model in one process.")
+            raise Unsupported(f"The mask {predicate.__qualname__} does not run sharded. Call the model in one process.")
         known.append(part)
     real = read_padding(attention_mask, batch, tokens, 0, tokens)
     return intersect_masks([*known, *([] if real is None else [real])])
@@ -345,9 +357,15 @@ PARTS: dict[str, Callable[[Mapping[str, Any], KeyRange], Mask]] = {
 """transformers' mask functions by name, and the equal part, from the variables that each closes over."""
 
 
+def closure_variables(function: Callable) -> dict[str, Any]:
+    """The variables that a function closes over, by name."""
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+
+
 def convert_mask(function: Callable, at: KeyRange) -> Mask | None:
     """The part equal to a mask function of transformers; None for an unknown one."""
-    name, has = function.__qualname__, inspect.getclosurevars(function).nonlocals
+    name, has = function.__qualname__, closure_variables(function)
     if name in ("and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"):
         parts = [convert_mask(inner, at) for inner in has["mask_functions"]]
         known = [part for part in parts if part is not None]
@@ -368,27 +386,29 @@ def intersect_masks(parts: list[Mask]) -> Mask:
 
 def is_causal(function: Callable) -> bool:
     """Whether a mask function is causal."""
-    inside = inspect.getclosurevars(function).nonlocals.get("mask_functions", ())
+    inside = closure_variables(function).get("mask_functions", ())
     return function is masking_utils.causal_mask_function or any(is_causal(inner) for inner in inside)
 
 
 def read_padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int) -> Mask | None:
-    """The mask of real keys, from `[batch, tokens]` (True for a real one); None when all are."""
+    """The mask of real keys, from `[batch, tokens]` (True for a real one); None when all are.
+
+    A GPU is waited for once.
+    """
     if real is None:
         return None
-    real = torch.nn.functional.pad(real.bool(), (0, max(first + keys - real.shape[1], 0)))[:, first : first + keys]
-    real = real.expand(batch, -1)
-    count, j = real.sum(1), torch.arange(keys, device=real.device)
-    full, right, left = (
-        torch.stack([real.all(), (real == (j < count[:, None])).all(), (real == (j >= keys - count[:, None])).all()])
-    ).tolist()
-    if full:
+    device = real.device
+    real = torch.nn.functional.pad(real.bool().cpu(), (0, max(first + keys - real.shape[1], 0)))
+    real = real[:, first : first + keys].expand(batch, -1)
+    if bool(real.all()):
         return None
-    if right:
-        return Lengths(count)
-    if left:
-        return ~Lengths(keys - count)
-    return Documents(torch.where(real, 0, -1), torch.zeros(batch, queries, dtype=torch.long, device=real.device))
+    count, j = real.sum(1), torch.arange(keys)
+    if torch.equal(real, j < count[:, None]):
+        return Lengths(count.to(device))
+    if torch.equal(real, j >= keys - count[:, None]):
+        return ~Lengths((keys - count).to(device))
+    ids = torch.where(real, 0, -1).to(device)
+    return Documents(ids, torch.zeros(batch, queries, dtype=torch.long, device=device))
 
 
 @functools.cache

@@ -123,11 +123,12 @@ class ModelEntry:
         }
 
     def examples(self) -> list[str]:
-        """The example files beside the model."""
+        """The example files beside the model; the one that its card names as `start` is the first."""
         folder = None if self.path is None else self.path / "examples"
         if folder is None or not folder.is_dir():
             return []
-        return sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        names = (path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        return sorted(names, key=lambda name: (name != self.card.get("start"), name))
 
     def read_example(self, name: str) -> bytes:
         if self.path is None or name not in self.examples():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeGuard
 
 import torch
 from torch import Tensor
@@ -21,12 +22,15 @@ MAX_POINTS = 4000
 
 FEW_POINTS = 300
 """Points of a curve beside those of other runs."""
+CUT = 500
+"""Characters of an example that are sent."""
 
 
 class RunSummary(TypedDict):
     """A run's row in the list: task, model, progress, and its main score; fields of its files as they stand there."""
 
     task: Json
+    data: list[str]
     model: Json
     sizes: JsonObject
     seed: Json
@@ -57,12 +61,23 @@ class RunCurves(TypedDict):
     score: dict[str, Curve]
 
 
+class Sample(TypedDict):
+    """The prediction for a validation example; input and gold are None where the run has not saved them."""
+
+    number: int
+    input: str | None
+    gold: str | None
+    prediction: str
+
+
 class RunSamples(TypedDict):
-    """Predictions for validation examples, `total` in all."""
+    """Predictions for validation examples: `total` that were asked for, `wrong` ones of `all` where gold is known."""
 
     total: int
     start: int
-    said: list[str]
+    samples: list[Sample]
+    wrong: int | None
+    all: int
 
 
 def summarize_run(path: Path, now: float | None = None) -> RunSummary:
@@ -74,6 +89,7 @@ def summarize_run(path: Path, now: float | None = None) -> RunSummary:
     architecture, metrics = read_section(run, "architecture"), read_section(scores, "metrics")
     return {
         "task": run.get("task"),
+        "data": data_names(run),
         "model": architecture.get("model"),
         "sizes": {name: architecture.get(name) for name in ("layers", "heads", "dim") if name in architecture},
         "seed": read_section(run, "training").get("seed"),
@@ -88,16 +104,27 @@ def summarize_run(path: Path, now: float | None = None) -> RunSummary:
     }
 
 
+def data_names(run: JsonObject) -> list[str]:
+    """The names of the files that a run was trained on: scores of runs on the same data can be compared."""
+    files = read_section(run, "data").get("train")
+    return sorted(Path(str(file)).name for file in files) if isinstance(files, list) else []
+
+
 def read_section(document: JsonObject, name: str) -> JsonObject:
     """An object inside a document; empty where it is missing or something else."""
     section = document.get(name)
     return section if isinstance(section, dict) else {}
 
 
+def is_number(value: Json) -> TypeGuard[float]:
+    """Whether a value is a number that a float can hold; NaN and infinity are, which a run that diverges has."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
 def read_time(line: JsonObject) -> float:
     """When a line was logged, in seconds; 0 where it does not say."""
     time = line.get("time")
-    return time if isinstance(time, int | float) else 0
+    return time if is_number(time) else 0
 
 
 def read_or_empty(folder: RunFolder, name: str) -> JsonObject:
@@ -135,8 +162,8 @@ def read_curves(path: Path, after: int = 0) -> RunCurves:
     anew = after > len(lines) or after == 0
     curves: dict[str, dict[str, tuple[list[int], list[float]]]] = {"step": {}, "score": {}}
     for line in lines[0 if anew else after :]:
-        for name, value in line.items() if line.get("kind") in curves else ():
-            if name in ("kind", "step", "epoch", "time") or not isinstance(value, int | float):
+        for name, value in line.items() if line.get("kind") in ("step", "score") else ():
+            if name in ("kind", "step", "epoch", "time") or not is_number(value):
                 continue
             steps, values = curves[line["kind"]].setdefault(name, ([], []))
             steps.append(line["step"])
@@ -155,8 +182,8 @@ def overview_curves(path: Path, main: str | None) -> dict[str, Curve]:
     lines = RunFolder(path).read_log()
     curves: dict[str, Curve] = {}
     for kind, name in (("step", "loss"), ("score", main)):
-        rows = [line for line in lines if line.get("kind") == kind and isinstance(line.get(name or ""), int | float)]
-        points = [(line["step"], float(line[name or ""])) for line in rows if isinstance(line.get("step"), int)]
+        rows = [line for line in lines if line.get("kind") == kind and is_number(line.get(name or ""))]
+        points = [(line["step"], float(line[name or ""])) for line in rows]
         if points:
             steps, values = [step for step, _ in points], [value for _, value in points]
             curves[f"{kind}.{name}"] = downsample(steps, values, FEW_POINTS)
@@ -171,12 +198,50 @@ def downsample(steps: list[int], values: list[float], most: int = MAX_POINTS) ->
     return {"steps": torch.tensor(steps, dtype=torch.int32)[keep], "values": torch.tensor(values)[keep]}
 
 
-def read_samples(path: Path, start: int = 0, count: int = 20) -> RunSamples:
-    """The predictions for `count` validation examples from `start` on, and how many there are."""
-    file = path / "hypotheses.txt"
-    predictions = file.read_text("utf8", errors="replace").splitlines() if file.is_file() else []
-    shown = [line[:500] for line in predictions[start : start + count]]
-    return {"total": len(predictions), "start": start, "said": shown}
+def read_samples(path: Path, start: int = 0, count: int = 20, errors: bool = False) -> RunSamples:
+    """The predictions for `count` validation examples from `start` on, or of those that are wrong, and how many."""
+    samples = saved_samples(path)
+    judged = [sample for sample in samples if sample["gold"] is not None]
+    wrong = [sample for sample in judged if sample["gold"] != sample["prediction"]]
+    listed = wrong if errors else samples
+    shown: list[Sample] = [
+        {**sample, "input": cut(sample["input"]), "gold": cut(sample["gold"]), "prediction": sample["prediction"][:CUT]}
+        for sample in listed[start : start + count]
+    ]
+    return {
+        "total": len(listed),
+        "start": start,
+        "samples": shown,
+        "wrong": len(wrong) if judged else None,
+        "all": len(samples),
+    }
+
+
+def saved_samples(path: Path) -> list[Sample]:
+    """All predictions of a run with input and gold, from hypotheses.jsonl, or without them from hypotheses.txt."""
+    with_gold, plain = path / "hypotheses.jsonl", path / "hypotheses.txt"
+    try:
+        rows = [json.loads(line) for line in with_gold.read_text("utf8", errors="replace").splitlines() if line.strip()]
+        return [
+            {
+                "number": n,
+                "input": as_text(row.get("input")),
+                "gold": as_text(row.get("gold")),
+                "prediction": as_text(row.get("prediction")) or "",
+            }
+            for n, row in enumerate(rows)
+        ]
+    except (OSError, ValueError, AttributeError):  # not there, or half-written
+        lines = plain.read_text("utf8", errors="replace").splitlines() if plain.is_file() else []
+        return [{"number": n, "input": None, "gold": None, "prediction": line} for n, line in enumerate(lines)]
+
+
+def as_text(value: Json) -> str | None:
+    return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+
+
+def cut(text: str | None) -> str | None:
+    return None if text is None else text[:CUT]
 
 
 def read_settings(path: Path) -> JsonObject:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import BadInput
+from ..nn.embeddings.embedding import Embedding
 
 OTHER_NAMES = {
     "input_ids": "tokens=input_ids",
@@ -58,7 +59,6 @@ def resolve_arguments(model: nn.Module, inputs: Sequence[Any], arguments: Mappin
 
 def main_input(model: nn.Module) -> str | None:
     """The input that a model reads, where there is only one: tokens, images or sound."""
-    embed = getattr(model, "embed", None)
-    known = inspect.signature(model.forward).parameters
-    name = getattr(embed, "reads", "tokens") if isinstance(embed, nn.Module) else None
-    return name if name in known else None
+    embed = dict(model.named_children()).get("embed")
+    name = embed.reads if isinstance(embed, Embedding) else None
+    return name if name in inspect.signature(model.forward).parameters else None

@@ -37,6 +37,7 @@ from ..nn.parts.parse import parse_mask, parse_method, parse_position, parse_sco
 from ..nn.sparse.shifted_windows import ShiftedWindowsConfig
 from .baselines.linear import NBLinearConfig
 from .baselines.ngram import NgramConfig
+from .baselines.tfidf import TfidfConfig
 from .detection import DetectionConfig, FeatureGridConfig
 from .dual_encoder import DualEncoderConfig, TowerConfig
 from .ensemble import EnsembleConfig
@@ -113,7 +114,7 @@ SpeechToTextConfig = EncoderDecoderConfig[SoundEmbeddingConfig, StackConfig]
 
 MODELS = (
     *(SequenceConfig, EncoderDecoderConfig, DualEncoderConfig, DetectionConfig, GATConfig, GraphEncoderConfig),
-    *(EnsembleConfig, NBLinearConfig, NgramConfig, HierarchicalConfig, TableConfig),
+    *(EnsembleConfig, NBLinearConfig, NgramConfig, TfidfConfig, HierarchicalConfig, TableConfig),
 )
 EMBEDDINGS = (
     *(TextEmbeddingConfig, WordEmbeddingConfig, ImageEmbeddingConfig, SoundEmbeddingConfig),

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class CopyMechanism(nn.Module):
-    """Every source token adds to the probability of its own word, beside the head's logits.
+    """Every source token adds to the probability of its own word, in addition to the head's logits.
 
         logit(w) = ln( exp(head's logit of w) + Σ over source positions i that hold w of exp(score of i) )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from ..attention.parts.masks import Pairs
 from ..errors import BadInput
 from ..nn.attention import EncoderOutput
 from ..nn.block import StackConfig
+from ..nn.embeddings.embedding import Embedding, Input
 from ..nn.embeddings.images import (
     FeatureMap,
     Features,
@@ -36,6 +37,7 @@ class FeatureGridConfig:
     the image at each. `positions` are two-dimensional sines, or learned for up to 50 rows and columns.
     """
 
+    reads: ClassVar[Input] = "images"
     dim: int
     backbone: int | tuple[int, ...] = 50
     channels: int = 3
@@ -65,7 +67,7 @@ class DetectionConfig:
         return DetectionModel(self)
 
 
-class FeatureGridEmbedding(nn.Module):
+class FeatureGridEmbedding(Embedding):
     """See `FeatureGridConfig`."""
 
     reads = "images"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,9 @@ from .heads import supervised_loss
 from .interfaces import ModelConfig
 from .model import Model, Output
 
+MeanOf = Literal["softmax", "sigmoid", "identity"]
+"""What a mean is taken of: the probabilities of classes or of labels, or the outputs themselves."""
+
 
 @dataclass(frozen=True)
 class EnsembleConfig:
@@ -22,7 +26,8 @@ class EnsembleConfig:
     Small models trained on little data differ by chance, and the mean of several is right more often than each (Hansen
     and Salamon 1990). The extra model differs by more than chance; its weight in the mean is `extra_weight`. The `mean`
     is taken of the probabilities of classes (softmax), of those of labels (sigmoid), or of the outputs (identity). An
-    extra model that is `fitted` is not trained: it has its weights before.
+    extra model that is `fitted` is not trained: it has its weights before. It reads `extra_inputs` alone, which the
+    others do not read; without any, it reads what they read.
     """
 
     model: ModelConfig
@@ -30,8 +35,9 @@ class EnsembleConfig:
     extra: ModelConfig | None = None
     extra_weight: float = 0.5
     family: str | None = None
-    mean: Literal["softmax", "sigmoid", "identity"] = "softmax"
+    mean: MeanOf = "softmax"
     fitted: bool = False
+    extra_inputs: tuple[str, ...] = ()
 
     def build(self) -> EnsembleModel:
         return EnsembleModel(self)
@@ -88,6 +94,7 @@ class EnsembleModel(Model):
 
     def split_logits(self, inputs: dict[str, Tensor]) -> Tensor:
         """`[batch, classes]`: for each row the logits of its own model."""
+        inputs = {name: x for name, x in inputs.items() if name not in self.config.extra_inputs}
         count, rows = self.count, len(next(iter(inputs.values())))
         if rows % count:
             raise BadInput(f"{rows} rows cannot be split evenly among {count} models. Give a multiple.")
@@ -101,17 +108,33 @@ class EnsembleModel(Model):
 
     def model_logits(self, inputs: dict[str, Tensor]) -> Tensor:
         """`[models, batch, classes]`: the outputs of each model, the extra one last."""
-        return torch.stack([model(**inputs).logits.float() for model in self.models])
+        own = {name: x for name, x in inputs.items() if name not in self.config.extra_inputs}
+        logits = [model(**own).logits.float() for model in self.members]
+        if self.beside is not None:
+            extra = {name: inputs[name] for name in self.config.extra_inputs} or inputs
+            logits.append(self.beside(**extra).logits.float())
+        return torch.stack(logits)
 
     def combine(self, logits: Tensor) -> Tensor:
         """`[batch, classes]`: logits of the weighted mean of the models' probabilities, or the mean of the outputs."""
         size, extra = len(self.members), len(self.models) - len(self.members)
         extra_weight = self.config.extra_weight if extra else 0.0
         shares = [(1 - extra_weight) / size] * size + [extra_weight] * extra
-        weights = torch.tensor(shares, device=logits.device)[:, None, None]
-        if self.config.mean == "identity":
-            return (weights * logits).sum(0)
-        if self.config.mean == "softmax":
-            return (logits.log_softmax(-1) + weights.log()).logsumexp(0)
-        present, absent = ((functional.logsigmoid(sign * logits) + weights.log()).logsumexp(0) for sign in (1.0, -1.0))
-        return present - absent
+        return mean_logits(logits, shares, self.config.mean)
+
+
+def mean_logits(logits: Tensor, weights: Sequence[float], mean: MeanOf) -> Tensor:
+    """`[batch, classes]`: logits of the weighted mean of models' probabilities, or the mean of their outputs; logits
+    `[models, batch, classes]`.
+
+    >>> logits = torch.tensor([[[0.0, 0.0]], [[0.0, 50.0]]])
+    >>> mean_logits(logits, [0.5, 0.5], "softmax").exp().tolist()
+    [[0.25, 0.75]]
+    """
+    shares = torch.tensor(weights, device=logits.device)[:, None, None]
+    if mean == "identity":
+        return (shares * logits).sum(0)
+    if mean == "softmax":
+        return (logits.log_softmax(-1) + shares.log()).logsumexp(0)
+    present, absent = ((functional.logsigmoid(sign * logits) + shares.log()).logsumexp(0) for sign in (1.0, -1.0))
+    return present - absent

@@ -16,7 +16,7 @@ from ..nn.attention import EncoderOutput, MultiHeadAttention
 from ..nn.block import FeedForward
 from ..nn.cross_entropy import IGNORED, cross_entropy
 from ..nn.linear import linear
-from ..nn.pooling import AttentionPooling, First, Last, Mean
+from ..nn.pooling import AttentionPooling, First, Last, Mean, Sum
 
 MANY_TOKENS = 1024  # from here on padding the vocabulary is faster
 
@@ -145,14 +145,14 @@ def vocabulary_padding(x: Tensor, words: int) -> int:
 class ClassificationHeadConfig:
     """A logit for each class, of the whole input or (`per_token`) of each token.
 
-    `pool` is the first token, the mean, the last token, attention pooling, or the model's own pooler. `hidden` puts a
-    dense layer with that activation before the output. One class is a regression.
+    `pool` is the first token, the mean, the sum, the last token, attention pooling, or the model's own pooler. `hidden`
+    puts a dense layer with that activation before the output. One class is a regression.
     """
 
     classes: int
     dim: int
     per_token: bool = False
-    pool: Literal["first", "mean", "last", "attention", "pooler"] = "first"
+    pool: Literal["first", "mean", "sum", "last", "attention", "pooler"] = "first"
     hidden: str | None = None
     bias: bool = True
     dropout: float = 0.0
@@ -201,9 +201,14 @@ class SpanHeadConfig:
 HeadConfig = LMHeadConfig | ClassificationHeadConfig | SpanHeadConfig
 
 
+def is_tied(head: HeadConfig | None, default: bool) -> bool:
+    """Whether a head shares the weights of the token embedding; `default` for one without a vocabulary."""
+    return head.tied if isinstance(head, LMHeadConfig) else default
+
+
 def pool(hidden: Tensor, lengths: Tensor | None, pooling: str) -> Tensor:
     """`[batch, dim]`: the first token, the last real one, or the mean of the real ones."""
-    return {"first": First, "last": Last, "mean": Mean}[pooling]()(hidden, lengths)
+    return {"first": First, "last": Last, "mean": Mean, "sum": Sum}[pooling]()(hidden, lengths)
 
 
 def span_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:

@@ -29,6 +29,10 @@ class HierarchicalLayersConfig:
     hidden: int | None = None
     dropout: float = 0.0
 
+    @property
+    def causal(self) -> bool:
+        return False
+
     def build(self) -> HierarchicalLayers:
         return HierarchicalLayers(self)
 

@@ -14,8 +14,9 @@ from ..attention.parts.methods import Exact
 from ..attention.sharding import current_layout, whole_tokens
 from ..errors import BadInput, Unsupported
 from ..nn.attention import Attend, EncoderOutput
-from ..nn.block import Block, Stack, runs_on_sdpa
+from ..nn.block import Block, Stack, StackConfig, runs_on_sdpa
 from ..nn.cache import Cache
+from ..nn.embeddings.embedding import Embedding
 from ..nn.embeddings.patch_embedding import ImageEmbedding
 from ..nn.embeddings.text import TextEmbedding, TextEmbeddingConfig
 from ..nn.embeddings.words import WordEmbedding
@@ -73,6 +74,8 @@ class Model(nn.Module):
     """Names of the classes, where the checkpoint's configuration has them."""
     preprocessor: JsonObject
     """The checkpoint's `preprocessor_config.json`; empty where there is none."""
+    base_family: str | None = None
+    """The family of the checkpoint that the training of this model started from."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -117,7 +120,13 @@ class SequenceModel(Model):
 
     @property
     def causal(self) -> bool:
-        return bool(getattr(self.config.stack, "causal", False))
+        return self.config.stack.causal
+
+    @property
+    def memory_length(self) -> int | None:
+        """The number of earlier tokens that the stack attends to from a cache, as in Transformer-XL."""
+        stack = self.config.stack
+        return stack.memory_length if isinstance(stack, StackConfig) else None
 
     def forward(
         self,
@@ -159,7 +168,7 @@ class SequenceModel(Model):
 
     def check_sharded(self, cache: Cache | None, labels: Tensor | None) -> None:
         """Raise `Unsupported` unless this model can run on one rank's tokens of a sequence."""
-        if cache is not None or getattr(self.config.stack, "memory_length", None) is not None:
+        if cache is not None or self.memory_length is not None:
             raise Unsupported("A cache of earlier tokens does not run sharded. Call the model on the whole sequence.")
         if labels is not None:
             raise Unsupported("A model does not take labels inside `with layout:`. Compute the loss of its logits.")
@@ -171,18 +180,15 @@ class SequenceModel(Model):
         """Whether the output has a cache: a decoder's has, except in training on whole texts and sharded ones."""
         if current_layout() is not None:
             return False
-        if lengths is None and getattr(self.config.stack, "memory_length", None) is not None:
+        if lengths is None and self.memory_length is not None:
             return self.causal
         return self.causal and labels is None and (cache is not None or not self.training)
 
     def default_global_tokens(self, x: Tensor) -> Tensor | None:
         """The first token, where the head classifies the text by it and the stack has a window."""
-        head = self.config.head
-        if (
-            getattr(self.config.stack, "window", None) is None
-            or not isinstance(head, ClassificationHeadConfig)
-            or head.per_token
-        ):
+        head, stack = self.config.head, self.config.stack
+        windowed = isinstance(stack, StackConfig) and stack.window is not None
+        if not windowed or not isinstance(head, ClassificationHeadConfig) or head.per_token:
             return None
         tokens = whole_tokens(x.shape[1])
         return (torch.arange(tokens, device=x.device) == 0).expand(x.shape[0], tokens)
@@ -217,10 +223,10 @@ class SequenceModel(Model):
             return None
         if logits is None:
             raise BadInput("labels were given, and this model has no head to compare them with. Build it with one.")
-        blank = getattr(self.config.head, "blank", None)
-        if blank is not None:
-            return ctc_loss(logits, labels, lengths, blank)
-        if isinstance(self.config.head, SpanHeadConfig):
+        head = self.config.head
+        if isinstance(head, LMHeadConfig) and head.blank is not None:
+            return ctc_loss(logits, labels, lengths, head.blank)
+        if isinstance(head, SpanHeadConfig):
             return span_loss(logits, labels, lengths)
         shift = self.causal and isinstance(self.head, LMHead)
         return supervised_loss(logits if padded is None else padded, labels, shift, logits.shape[-1])
@@ -243,7 +249,7 @@ class EncoderDecoderModel(Model):
         self.copying = CopyMechanism(check_copy(config)) if config.copy else None
 
     @property
-    def target_embed(self) -> nn.Module:
+    def target_embed(self) -> Embedding:
         """The decoder's embedding: its own, or the encoder's."""
         return self.embed if self.decoder_embed is None else self.decoder_embed
 
@@ -374,37 +380,33 @@ def compile_blocks(model: nn.Module) -> None:
             module.compile()
 
 
-def select_input(embed: nn.Module, **given: Tensor | None) -> Tensor:
+def select_input(embed: Embedding, **given: Tensor | None) -> Tensor:
     """The input that an embedding reads."""
-    wanted = getattr(embed, "reads", "tokens")
-    value = given.get(wanted)
+    value = given.get(embed.reads)
     if value is None:
         have = ", ".join(name for name, value in given.items() if value is not None) or "nothing"
-        raise BadInput(f"This model reads {wanted}; it was given {have}. Call model({wanted}=...).")
+        raise BadInput(f"This model reads {embed.reads}; it was given {have}. Call model({embed.reads}=...).")
     return value
 
 
 def embed_input(
-    embed: nn.Module, given: Tensor, segments: Tensor | None, cache: Cache | None, lengths: Tensor | None = None
+    embed: Embedding, given: Tensor, segments: Tensor | None, cache: Cache | None, lengths: Tensor | None = None
 ) -> Tensor:
     """The embedded input, `[batch, tokens, dim]`; embeddings of sound convolve frames and need the lengths."""
-    reads = getattr(embed, "reads", "tokens")
-    if reads != "tokens":
-        return embed(given, lengths) if reads == "sound" else embed(given)
+    if embed.reads != "tokens":
+        return embed(given, lengths) if embed.reads == "sound" else embed(given)
     start, padding = (0, None) if cache is None else (cache.length, cache.padding)
     return embed(given, segments=segments, start=start, padding=padding)
 
 
-def embedded_lengths(embed: nn.Module, lengths: Tensor | None) -> Tensor | None:
+def embedded_lengths(embed: Embedding, lengths: Tensor | None) -> Tensor | None:
     """The lengths after an embedding, which may change the number of tokens."""
-    change = getattr(embed, "lengths_after", None)
-    return lengths if lengths is None or change is None else change(lengths)
+    return None if lengths is None else embed.lengths_after(lengths)
 
 
-def embedding_matrix(embed: nn.Module) -> Tensor | None:
+def embedding_matrix(embed: Embedding) -> Tensor | None:
     """The token embedding `[vocabulary, dim]`, for a head that is tied to it."""
-    tokens = getattr(embed, "tokens", None)
-    return None if tokens is None else tokens.weight
+    return embed.tokens.weight if isinstance(embed, TextEmbedding) else None
 
 
 def roll(x: Tensor, by: Tensor) -> Tensor:

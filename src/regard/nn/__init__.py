@@ -30,7 +30,7 @@ from .parts.learned import (
     LearnedTransformerXL,
 )
 from .parts.rotary import DynamicRotary, LongRotary, ScaledRotary, YarnRotary
-from .pooling import AttentionPooling, First, Last, Mean
+from .pooling import AttentionPooling, First, Last, Mean, Sum
 from .sparse.bigbird import BigBirdMask, BigBirdScore
 from .sparse.hierarchical import Hierarchical
 from .sparse.longformer import LocalGlobal
@@ -101,6 +101,7 @@ __all__ = [
     "SoundFrames",
     "Stack",
     "StackConfig",
+    "Sum",
     "Text",
     "TextEmbedding",
     "TextEmbeddingConfig",

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.attend import attend
-from ..attention.parts.edges import EdgeFeatures
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Lengths
-from ..attention.parts.methods import Method
-from ..attention.parts.pair_bias import PairBias
-from ..attention.parts.parts import DEFAULT_PARTS, Parts
-from ..attention.parts.places import Places
-from ..attention.parts.positions import Position
-from ..attention.parts.scores import Score
-from ..attention.parts.sink import Sink
+from ..attention.parts.parts import DEFAULT_PARTS, PartOptions, Parts
 from ..attention.sharding import SequenceLayout, current_layout
 from ..distributed.graphs import ShardedEdges
 from ..errors import BadInput, Unsupported
@@ -34,33 +27,17 @@ from .parts.learned import LinformerProjections
 from .parts.rotary import RotaryAngles, RotaryEmbedding
 
 
-class OtherParts(TypedDict, total=False):
-    """The parts that few attentions have."""
+class ShardedOptions(PartOptions, total=False):
+    """The parts of an attention, and the layout of a sequence that is shared out."""
 
-    sink: Sink | None
-    bias: PairBias | None
-    places: Places | None
-    edges: EdgeFeatures | None
     layout: SequenceLayout | None
 
 
 class Attend(nn.Module):
     """`regard.attend` as a module, so that hooks (`regard.watch`, `regard.edit`) can be put on it."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        score: Score | None = None,
-        position: Position | None = None,
-        mask: Mask | None = None,
-        method: Method | None = None,
-        dropout: float = 0.0,
-        **others: Unpack[OtherParts],
-    ) -> Tensor:
-        return attend(q, k, v, score=score, position=position, mask=mask, method=method, dropout=dropout, **others)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Unpack[ShardedOptions]) -> Tensor:
+        return attend(q, k, v, **options)
 
 
 @dataclass(frozen=True)
@@ -96,7 +73,7 @@ class MultiHeadAttention(nn.Module):
 
         out( concat over heads of attend(q(x), k(source), v(source)) ),   source = memory or x
 
-    `parts` are its score, position, mask, method and dropout, in which a learned part stands as its specification
+    `parts` are its score, position, mask, method and dropout; a learned part is given by its specification
     (`LearnedT5Bias(buckets=32)`). `score`, `position`, `mask`, `method`, `sink` and `dropout` by name, as values or as
     text, replace those of `parts`. `bias` names the projections that have one: q, k, v, out ("o"). Query head h reads
     key head h // (heads // kv_heads). `qk_norms` are norms of the projected q and k: of each head where their size is
@@ -200,8 +177,8 @@ class MultiHeadAttention(nn.Module):
             score=self.score(),
             method=self.method(k.shape[2]) if isinstance(self.method, LinformerProjections) else self.method(),
             dropout=self.dropout if self.training else 0.0,
-            **({} if self.sink is None else {"sink": self.sink()}),
-            **({} if layout is None else {"layout": layout}),
+            sink=None if self.sink is None else self.sink(),
+            layout=layout,
         )
         mixed = mixed if self.differential is None else self.differential(mixed)
         mixed = mixed.transpose(1, 2).flatten(2)  # [batch, tokens, heads · head_dim]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -190,7 +190,7 @@ class FeedForward(nn.Module):
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The inputs of the layers of one call beside x; `mask` and `position` are those of one layer."""
+    """The inputs of the layers of one call besides x; `mask` and `position` are those of one layer."""
 
     lengths: Tensor | None = None
     packing: Packing | None = None
@@ -419,10 +419,11 @@ class Stack(nn.Module):
         for n, (own, block) in enumerate(zip(layer_masks, self.blocks, strict=True)):
             inputs = replace(inputs, mask=combined[id(own)], position=positions[n])
             if self.checkpointing and torch.is_grad_enabled() and cache is None:
-                again: dict[str, Any] = {}
-                if (layout := current_layout()) is not None:  # it may be closed when the block is computed again
-                    again["context_fn"] = lambda layout=layout: (nullcontext(), layout)
-                x = checkpoint(block, x, inputs, use_reentrant=False, **again)
+                if (layout := current_layout()) is None:
+                    x = checkpoint(block, x, inputs, use_reentrant=False)
+                else:  # it may be closed when the block is computed again
+                    contexts = lambda layout=layout: (nullcontext(), layout)  # noqa: E731
+                    x = checkpoint(block, x, inputs, use_reentrant=False, context_fn=contexts)
             else:
                 x = block(x, inputs, None if cache is None else cache.layer(n, own))
             if layer_outputs is not None:

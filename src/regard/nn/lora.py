@@ -62,7 +62,7 @@ class LoraLinear(Linear):
 
 
 def add_lora(model: nn.Module, rank: int, alpha: float | None, targets: Sequence[str]) -> list[str]:
-    """Freeze a model but for its head, and put LoRA beside its linear layers with these names; the paths of those.
+    """Freeze a model except its head, and add LoRA to its linear layers with these names; returns the paths of those.
 
     `targets` are last parts of names (`q`, `v`, `up`), or `all` for every linear layer of the blocks.
     """

@@ -57,6 +57,18 @@ class Mean(nn.Module):
         return total / counts.clamp(min=1)[:, None].to(x.dtype)
 
 
+class Sum(nn.Module):
+    """The sum of the real tokens' vectors, which grows with their number.
+
+    >>> Sum()(torch.tensor([[[1.0], [2.0], [9.0]]]), torch.tensor([2])).tolist()
+    [[3.0]]
+    """
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        real = token_positions(x.shape[1], device=x.device) < full_lengths(x, lengths)[:, None]  # [batch, tokens]
+        return sum_ranks(x.masked_fill(~real[..., None], 0.0).sum(1))
+
+
 def pool_words(x: Tensor, words: Tensor, count: int) -> Tensor:
     """The mean of the tokens of each word, `[batch, count, dim]`; a word without tokens gives zeros.
 

@@ -74,7 +74,7 @@ def wrap(text: str, inches: float, size: float) -> str:
 
 
 def caption(arrays: HeadArrays) -> list[str]:
-    """What a reader must know beside the picture."""
+    """What a reader must know besides the picture."""
     lines = []
     if arrays.cells is not None:
         low, high = arrays.row_sums()

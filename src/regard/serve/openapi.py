@@ -44,9 +44,9 @@ def describe_server(
             object_schema({"inputs": {"type": "array", "items": item, "maxItems": limits.items}}, ["inputs"]),
         ]
     }
-    one = {"result": {"$ref": "#/components/schemas/Result"}}
+    single = {"result": {"$ref": "#/components/schemas/Result"}}
     many = {"results": {"type": "array", "items": {"oneOf": [{"$ref": "#/components/schemas/Result"}, error]}}}
-    answer = {"oneOf": [object_schema(one, ["result"]), object_schema(many, ["results"])]}
+    answer = {"oneOf": [object_schema(single, ["result"]), object_schema(many, ["results"])]}
     content: Schema = {"application/json": {"schema": body, "example": {"input": EXAMPLES[modality]}}}
     if modality != "text":
         media = "image/*" if modality == "image" else "audio/*"

@@ -69,7 +69,7 @@ class Architecture(Settings):
         None,
         "Checkpoint to start from (--from): a Hugging Face folder, a run, a shipped model or a Hub id; its sizes hold.",
     )
-    lora_rank: int = setting(0, "Rank of LoRA's two matrices beside each of lora_targets; 0 trains the weights.", ge=0)
+    lora_rank: int = setting(0, "Rank of LoRA's two matrices for each of lora_targets; 0 trains the weights.", ge=0)
     lora_alpha: float | None = setting(
         None, "LoRA's products are scaled by alpha / rank; twice the rank by default.", gt=0
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ from ..data.tables import TABLES, sample_rows
 from ..data.text import LabelledText
 from ..errors import BadInput
 from ..models.baselines.linear import NBLinearConfig
+from ..models.baselines.tfidf import MEANS
 from ..models.config import SequenceConfig
 from ..models.ensemble import EnsembleConfig, EnsembleModel
 from ..models.heads import ClassificationHeadConfig, PoolerConfig
@@ -35,7 +37,8 @@ from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
-from .inputs.word_features import WordFeatures
+from .inputs.words.features import WordFeatures
+from .inputs.words.ngrams import NgramVocabulary
 from .losses.choose_target import input_target_from_dict, make_target
 from .losses.r_drop import repeat_batch, symmetric_kl
 from .losses.targets import ClassTarget, InputTarget, LabelsTarget, RegressionTarget
@@ -43,17 +46,11 @@ from .pretrained.pretrained import Pretrained
 from .target_task import TargetTask, stratified_split
 from .task import Batch, Scores
 from .texts import ngram_linear
+from .texts.ngram_linear import NgramFit
 from .texts.sentences import hierarchical_config
 
 INPUTS = {"text": TextInputs, "image": ImageInputs, "sound": AudioInputs}
 LabelledInput = LabelledText | LabelledImage | LabelledSound
-
-MEANS: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
-    "class": "softmax",
-    "labels": "sigmoid",
-    "number": "identity",
-}
-"""What the mean of an ensemble is taken of, by the kind of target."""
 
 NB_WEIGHT = 0.7
 """Weight of the linear classifier beside the encoders. Encoders that are trained on few texts are overconfident, and it
@@ -95,7 +92,7 @@ class ClassifySettings(Settings):
     max_length: int = setting(512, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
     word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
     vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
-    frozen: bool = setting(False, "Do not train the word vectors.")
+    freeze_vectors: bool = setting(False, "Do not train the word vectors.", former="frozen")
     max_affix: int = setting(
         0, "Longest prefix and suffix that are word features; 0 is none. Needs unit=words.", ge=0, former="affixes"
     )
@@ -160,7 +157,9 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         self.input_column = settings.input
         self.frames_per_token = settings.stack_frames if isinstance(inputs, AudioInputs) else None
         self.ratios: Tensor | None = None
-        self.linear_examples: Sequence[LabelledInput] = ()
+        self.ngram_fit: NgramFit | None = None
+        self.fitted_examples: Sequence[LabelledInput] = ()
+        self.final_ngrams: dict[str, Tensor] | None = None
 
     @property
     def word_features(self) -> WordFeatures | None:
@@ -206,10 +205,16 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         else:
             task = cls(settings, target, inputs.from_pretrained(pretrained, settings))
         task.ratios = task.naive_bayes_ratios(examples) if settings.nb_linear else None
-        by_default = settings.nb_linear is None and inputs is TextInputs and pretrained is None
-        if by_default and ngram_linear.suits(examples, target):
-            task.linear_examples = examples
+        if settings.nb_linear is None and pretrained is None and ngram_linear.suits(len(examples)):
+            task.add_ngrams(examples)
         return task
+
+    def add_ngrams(self, examples: Sequence[LabelledInput]) -> None:
+        """Fit an n-gram model to these texts beside the network."""
+        if isinstance(self.inputs, TextInputs):
+            self.inputs.ngrams = NgramVocabulary.from_texts(input_text(example) for example in examples)
+            self.ngram_fit = NgramFit(self.inputs.ngrams, self.target)
+            self.fitted_examples = examples
 
     def as_dict(self) -> JsonObject:
         # that of classes is as runs of earlier versions have it, so that they can be resumed
@@ -231,8 +236,9 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
             pooler = PoolerConfig(a.dim) if self.settings.pool == "pooler" else None
             config = SequenceConfig(embed, stack, pooler, head)
         mean = MEANS[self.target.kind]
-        if self.linear_examples:
-            return EnsembleConfig(config, members, self.ngram_config(), mean=mean, fitted=True)
+        if self.ngram_fit is not None:
+            read = ("ngrams", "ngram_counts")
+            return EnsembleConfig(config, members, self.ngram_fit.config, mean=mean, fitted=True, extra_inputs=read)
         if self.settings.nb_linear:
             return EnsembleConfig(config, members, self.nb_linear_config(), NB_WEIGHT, mean=mean)
         return config if members == 1 else EnsembleConfig(config, members, mean=mean)
@@ -245,11 +251,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
     def nb_linear_config(self) -> NBLinearConfig:
         """The configuration of the linear classifier beside the model."""
         assert isinstance(self.inputs, TextInputs)
-        return self.inputs.nb_linear_config(self.target.outputs, self.settings.nb_linear or ngram_linear.PAIR_ROWS)
-
-    def ngram_config(self) -> EnsembleConfig:
-        """The configuration of the n-gram model that is fitted to few texts."""
-        return EnsembleConfig(self.nb_linear_config(), 2, mean=MEANS[self.target.kind])
+        return self.inputs.nb_linear_config(self.target.outputs, self.settings.nb_linear or 1)
 
     def naive_bayes_ratios(self, examples: Sequence[LabelledInput]) -> Tensor:
         """The naive Bayes log-count ratios of the linear classifier's features."""
@@ -264,9 +266,32 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
             self.inputs.initialize(member)
         if self.ratios is not None:
             model.beside.ratios.copy_(self.ratios)  # type: ignore[union-attr, operator]
-        if self.linear_examples and isinstance(model, EnsembleModel) and model.beside is not None:
-            linear = ngram_linear.fit_linear(self.ngram_config(), self.linear_examples, self.batch, self.target)
-            model.beside.load_state_dict(linear.state_dict())
+        if self.ngram_fit is not None and isinstance(model, EnsembleModel) and model.beside is not None:
+            model.beside.load_state_dict(self.fit_ngrams(self.fitted_examples))
+
+    def fit_ngrams(self, examples: Sequence[LabelledInput]) -> dict[str, Tensor]:
+        """The weights of the n-gram model of these texts."""
+        assert self.ngram_fit is not None
+        texts, labels = [input_text(example) for example in examples], [example.label for example in examples]
+        return self.ngram_fit(texts, labels).state_dict()
+
+    @contextmanager
+    def refitted(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Iterator[str]:
+        """While open, the n-gram model is the one of all these texts."""
+        if self.ngram_fit is None or not isinstance(model, EnsembleModel) or model.beside is None:
+            yield ""
+            return
+        if self.final_ngrams is None:
+            self.final_ngrams = self.fit_ngrams(examples)
+        before = {name: x.clone() for name, x in model.beside.state_dict().items()}
+        model.beside.load_state_dict(self.final_ngrams)
+        try:
+            yield (
+                f"The n-gram model that is saved is fitted to all {len(examples):,} texts, those held out for these "
+                "scores included."
+            )
+        finally:
+            model.beside.load_state_dict(before)
 
     def validate(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Scores:
         """The scores, with the weight of the n-gram model and the thresholds of labels chosen on these examples."""
@@ -322,7 +347,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         """What labels were taken for, texts that are cut off, classes that have few examples."""
         cut_off = self.inputs.choices([input_text(e) for e in examples]) if isinstance(self.inputs, TextInputs) else []
         sentences = cut_off + self.label_choices([example.label for example in examples])
-        if self.linear_examples:
+        if self.ngram_fit is not None:
             sentences.append(
                 f"There are {len(examples):,} texts: an n-gram model is fitted beside the network; the validation data "
                 "decides how much each counts. Give nb_linear=0 for the network alone."

@@ -44,10 +44,14 @@ class GraphsSettings(Settings):
     smiles: str | None = setting(None, "Column of the SMILES.")
     labels: str | None = setting(None, "Table of the graphs' labels, beside a table of edges.", file=True)
     nodes: str | None = setting(None, "Table of the nodes' features, beside a table of edges.", file=True)
-    label_type: Literal["auto", "class", "labels", "number"] = setting(
-        "auto", "Whether labels are classes, sets of labels or numbers; auto looks at them.", former="kind"
+    target: Literal["auto", "class", "labels", "number"] = setting(
+        "auto",
+        "Whether labels are classes, sets of labels or numbers; auto looks at them.",
+        former=("kind", "label_type"),
     )
-    pool: Literal["mean", "attention"] = setting("mean", "How nodes are pooled for the head.")
+    pool: Literal["mean", "sum", "attention"] = setting(
+        "mean", "How nodes are pooled for the head; a sum grows with the graph, as many numbers of molecules do."
+    )
     edge_nodes: bool = setting(
         True,
         "An edge with features is a node too, between the two that it connects; otherwise its features add a term to "
@@ -98,7 +102,7 @@ class Graphs(Task[GraphsSettings, LabelledGraph, LabelledGraph]):
             smiles=settings.smiles,
             labels=settings.labels,
             nodes=settings.nodes,
-            kind=None if settings.label_type == "auto" else settings.label_type,
+            kind=None if settings.target == "auto" else settings.target,
         )
         return split_by_scaffold(reading) if settings.split == "scaffold" else reading
 
@@ -107,8 +111,8 @@ class Graphs(Task[GraphsSettings, LabelledGraph, LabelledGraph]):
         """The task for these training graphs: its target, and the number of features."""
         labels = [example.label for example in examples]
         texts = [label for label in labels if isinstance(label, str)]
-        sets = len(texts) == len(labels) and settings.label_type in ("auto", "labels")
-        sets = sets and (settings.label_type == "labels" or infer_label_type(texts) == "labels")
+        sets = len(texts) == len(labels) and settings.target in ("auto", "labels")
+        sets = sets and (settings.target == "labels" or infer_label_type(texts) == "labels")
         target = make_target(texts, "labels") if sets else infer_target(labels)
         features = [example.edge_features for example in examples if example.edge_features is not None]
         nodes = examples[0].nodes.shape[1]

@@ -48,7 +48,7 @@ class MatchSettings(Settings):
     max_length: int = setting(64, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
     word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
     vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
-    frozen: bool = setting(False, "Do not train the word vectors.")
+    freeze_vectors: bool = setting(False, "Do not train the word vectors.", former="frozen")
     image_size: int | None = setting(
         None,
         "Height and width that images are resized to; by default their own, where they agree.",

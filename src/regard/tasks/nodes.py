@@ -28,7 +28,7 @@ from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture, LayersConfig, stack_of
 from .inputs.cache import MethodCache, TensorCache
 from .inputs.given import name_of
-from .inputs.graph_batches import GraphShard, Seed, SeedNodes, edge_cache, launched_part, make_shard
+from .inputs.graph_batches import GraphShard, Seed, SeedNodes, launched_part, make_shard, place_edges
 from .inputs.graph_features import (
     EdgeScale,
     NodeInputs,
@@ -152,7 +152,7 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
         self.nodes = TensorCache(self.node_inputs.make)
         self.shards: dict[Graph, GraphShard] = {}
         self.training_shard: GraphShard | None = None
-        self.sharded_edges = edge_cache()
+        self.sharded_edges = MethodCache(place_edges, 4)  # a step uses the edges that the one before sorted
         self.samplers = MethodCache(make_sampler, 2)
         self.seeds = MethodCache(self.find_seeds, 4)
 
@@ -209,17 +209,20 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
     def choices(self, examples: Sequence[GraphSplit]) -> list[str]:
         notes = []
         if self.structure.kind != "none":
-            beside = "beside their own" if self.features else "as the files have none"
-            what = STRUCTURES[self.structure.kind]
-            notes.append(f"Features of nodes are {what}, {beside}; structure= decides otherwise.")
+            beside = "in addition to their own" if self.features else "as the files have none"
+            features = STRUCTURES[self.structure.kind]
+            notes.append(f"Features of nodes are {features}, {beside}; structure= decides otherwise.")
         if self.edge_scale is not None:
             names = ", ".join(map(repr, examples[0].graph.edge_names))
             notes.append(f"Numbers of the edges ({names}) are read by gat and gatv2; edge_features=false ignores them.")
-        reasons = {"sum": "the sum of each node's features (none is negative)", "length": "the length of each node's"}
         if self.settings.normalized is not None or self.normalization == "none" or not self.features:
             return notes
-        what = reasons[self.normalization] + (" vector (some are negative)" if self.normalization == "length" else "")
-        return [*notes, f"Features are divided by {what}; normalized=true or false decides otherwise."]
+        divisors = {
+            "sum": "the sum of each node's features (none is negative)",
+            "length": "the length of each node's vector (some are negative)",
+        }
+        divisor = divisors[self.normalization]
+        return [*notes, f"Features are divided by {divisor}; normalized=true or false decides otherwise."]
 
     def as_dict(self) -> JsonObject:
         chosen: JsonObject = {"normalization": self.normalization} if self.settings.normalized is None else {}

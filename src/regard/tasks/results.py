@@ -192,7 +192,9 @@ class Ranking(Result):
     candidates: tuple[RankedText, ...]
 
     def __str__(self) -> str:
-        return f"{self.input}  " + " | ".join(f"{one.text} ({one.score:.4f})" for one in self.candidates)
+        return f"{self.input}  " + " | ".join(
+            f"{candidate.text} ({candidate.score:.4f})" for candidate in self.candidates
+        )
 
 
 @dataclass(frozen=True)

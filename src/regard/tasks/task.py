@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from ..data.sound import Spoken
     from ..models.interfaces import ModelConfig
     from ..models.model import Model
-    from .inputs.word_features import WordFeatures
+    from .inputs.words.features import WordFeatures
     from .losses.targets import Target
+    from .pretrained.embedder import Embedder
     from .pretrained.pretrained import Pretrained
 
 S = TypeVar("S", bound=Settings)
@@ -56,6 +58,12 @@ class Scores:
     def loss(self) -> float:
         """The loss or perplexity, which decides between equal scores; 0 where there is none."""
         return self.metrics.get("loss", self.metrics.get("perplexity", 0.0))
+
+    def with_summary(self, sentence: str) -> Scores:
+        """The scores with a sentence more in their summary, which `train` prints at its end."""
+        before = self.details.get("summary", [])
+        summary = [*(before if isinstance(before, list) else []), sentence]
+        return replace(self, details={**self.details, "summary": summary}) if sentence else self
 
 
 class Task(ABC, Generic[S, E, T]):
@@ -213,6 +221,13 @@ class Task(ABC, Generic[S, E, T]):
     def initialize(self, model: nn.Module) -> None:
         """Give a new model weights that are known before training, such as word vectors."""
 
+    def refitted(self, model: nn.Module, examples: Sequence[E]) -> AbstractContextManager[str]:
+        """While open, what is fitted in closed form is fitted to all of these examples; gives a sentence that says so.
+
+        For the model that is saved, where the validation data is a part of the training files.
+        """
+        return nullcontext("")
+
     cuts_blocks: ClassVar[bool] = False
     """Whether `epoch_examples` cuts a running text into blocks; a last batch that is not full is then left out."""
 
@@ -248,6 +263,10 @@ class Task(ABC, Generic[S, E, T]):
 
     beams: int = 1
     """Beams of the search that writes texts."""
+
+    def embedder(self, model: Model) -> Embedder | None:
+        """The vectors of a model that was trained for them; None where they are those of any checkpoint."""
+        return None
 
     def generate(self, model: Model, sources: list[list[int]]) -> Tensor | None:
         """The tokens that the model writes for these source tokens; None where the task has no rule of its own."""

@@ -37,7 +37,7 @@ from .inputs.text import truncation_note
 from .losses.r_drop import r_drop_loss, repeat_batch
 from .metrics.bleu import Scoring, bleu
 from .metrics.rouge import rouge
-from .pretrained.pretrained import Pretrained, describe_model, reads_of
+from .pretrained.pretrained import Pretrained, describe_model
 from .results import GeneratedText
 from .task import Scores, Task, require_tokenizer
 
@@ -154,7 +154,7 @@ class Translate(Task[TranslateSettings, Parallel, Parallel]):
     ) -> Translate:
         """The task with the tokenizer of an encoder–decoder such as T5 or Marian, whose weights are trained further."""
         model, rules = pretrained.model, pretrained.model.rules
-        if not isinstance(model, EncoderDecoderModel) or reads_of(model.config.embed) != "tokens":
+        if not isinstance(model, EncoderDecoderModel) or model.config.embed.reads != "tokens":
             raise BadInput(
                 f"{pretrained.name} ({describe_model(model)}) does not write texts from texts. Start from a T5 or a "
                 "Marian, or from a run of this task."
@@ -221,19 +221,19 @@ class Translate(Task[TranslateSettings, Parallel, Parallel]):
         sentences = []
         if self.settings.metric == "auto" and self.scoring.metric == "rouge":
             sentences.append(
-                "The targets are summaries by their length: they are scored by ROUGE (metric=bleu for BLEU)."
+                "The targets are summaries by their lengths and words: they are scored by ROUGE (metric=bleu for BLEU)."
             )
         elif self.settings.tokenize == "auto":
             sentences.append(
                 f"BLEU is computed with the tokenizer {self.scoring.tokenize}, by the script of the targets."
             )
         sources, targets = [e.source for e in examples], [e.target for e in examples]
-        for texts, tokenizer, what in (
+        for texts, tokenizer, noun in (
             (sources, self.tokenizer, "sources"),
             (targets, self.tokenizer.target, "targets"),
         ):
             lengths = [len(encoding.ids) for encoding in tokenizer.backend.encode_batch_fast(texts)]
-            sentences += truncation_note(lengths, self.settings.max_length, what)
+            sentences += truncation_note(lengths, self.settings.max_length, noun)
         return sentences
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:

@@ -1,13 +1,14 @@
 """Checkpoints of a run, written completely or not at all.
 
 A checkpoint is a folder `step-00000200`, written under another name and renamed when every file in it is on the disk.
-Its `state.json` is written last and has the size and the SHA-256 of each other file, so that a truncated or damaged
-checkpoint is detected and skipped.
+Its `state.json` is written last and has the size and the SHA-256 of each other file, and its own, so that a truncated
+or damaged checkpoint is detected and skipped.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +21,10 @@ from torch import Tensor
 from ..data.json_values import JsonObject, ParsedObject
 from ..errors import BadInput, Missing
 from ..models.checkpoint.checksums import hash_file
-from ..models.checkpoint.files import apply_umask
+from ..models.checkpoint.files import apply_umask, read_json
+
+OWN = "own_sha256"
+"""The entry of state.json with its own hash; `sha256` has those of the other files."""
 
 
 class CheckpointStore:
@@ -39,7 +43,8 @@ class CheckpointStore:
                 f"{name}.safetensors": write_tensors(partial / f"{name}.safetensors", x) for name, x in tensors.items()
             }
             hashes = {name: hash_file(partial / name) for name in sizes}
-            write_text(partial / "state.json", json.dumps({**state, "sizes": sizes, "sha256": hashes}))
+            content = {**state, "sizes": sizes, "sha256": hashes}
+            write_text(partial / "state.json", json.dumps({**content, OWN: hash_state(content)}))
             shutil.rmtree(target, ignore_errors=True)
             os.replace(partial, target)
             sync(self.folder)
@@ -75,14 +80,21 @@ class CheckpointStore:
 def read_state(folder: Path) -> ParsedObject | None:
     """The state of a checkpoint; None if a file is missing, truncated, altered or unreadable."""
     try:
-        state = json.loads((folder / "state.json").read_text("utf8"))
-        sizes = state["sizes"]
-    except (OSError, ValueError, KeyError, TypeError):
+        state = read_json(folder / "state.json")
+        own = state.pop(OWN, None)  # checkpoints of earlier versions have no hashes
+        if own is not None and own != hash_state(state):
+            return None
+        sizes, hashes = state["sizes"], state.get("sha256", {})
+        complete = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        intact = complete and all(hash_file(folder / name) == value for name, value in hashes.items())
+        return state if intact and all(readable(folder / name) for name in sizes) else None
+    except Exception:  # whatever is wrong with it: the checkpoint before is used
         return None
-    complete = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
-    hashes = state.get("sha256", {})  # checkpoints of earlier versions have none
-    intact = complete and all(hash_file(folder / name) == value for name, value in hashes.items())
-    return state if intact and all(readable(folder / name) for name in sizes) else None
+
+
+def hash_state(state: JsonObject) -> str:
+    """The SHA-256 of what a `state.json` holds beside it."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def readable(path: Path) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from ..assets import resolve_folder
 from ..data.json_values import JsonValue, ParsedObject
-from ..data.reading import Fault, Reading
+from ..data.reading import Fault, Reading, split_of
 from ..errors import BadInput, explain_damage
 from ..models.checkpoint.adapter import save_adapter
 from ..models.checkpoint.checkpoint import load
@@ -50,6 +50,9 @@ RESUMABLE |= {"sequence_parallel", "hang_minutes"}
 
 OWN_MODEL = frozenset(item.name for item in fields(Architecture)) - {"dim", "layers", "dropout", "kernel_size"}
 """Settings of a model that keep `RunConfig.adapt` from choosing another model."""
+
+ALTERNATIVES = ({"batch_size", "batch_tokens"}, {"epochs", "steps", "minutes"})
+"""Settings of which one that is given keeps the others from being chosen."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class RunConfig:
         if self.given is None:
             return self
         suggested = self.task.suggest_settings(examples, self.settings)
-        given = self.given | ({"batch_size", "batch_tokens"} if self.given & {"batch_size", "batch_tokens"} else set())
+        given = self.given.union(*(group for group in ALTERNATIVES if self.given & group))
         if "model" in suggested and given & OWN_MODEL:  # what was given may not go with another model and its rates
             return self
         suggested = {name: value for name, value in suggested.items() if name not in given}
@@ -147,12 +150,16 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class RunData:
-    """The examples of a run: training and validation data, the lines that could not be read, and what was guessed."""
+    """The examples of a run: training and validation data, the lines that could not be read, and what was guessed.
+
+    `held_out` says that the validation data was drawn from the training files, which say nothing of splits.
+    """
 
     train: Sequence[object]
     validation: Sequence[object]
     faults: Sequence[Fault] = ()
     notes: Sequence[str] = ()
+    held_out: bool = False
 
 
 def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], strict: bool = False) -> RunData:
@@ -166,9 +173,10 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
         if strict:
             reading.strict()
         reading.require_examples()
+    held_out = dev is None and all(split_of(example) != "dev" for example in train.examples)
     train, validation = split_data(train, dev, config.task, config.training.seed)
     notes = list(dict.fromkeys(note for reading in readings for note in reading.notes))
-    return RunData(train.examples, validation.examples, faults, notes)
+    return RunData(train.examples, validation.examples, faults, notes, held_out)
 
 
 def train_run(
@@ -208,10 +216,11 @@ def train_run(
         records = task.example_records(data.validation)
 
         def save_best(model: Model, scores: Scores) -> None:
-            folder.save_best(model, scores, records)
+            every = [*data.train, *data.validation]
+            with task.refitted(model, every) if data.held_out else nullcontext("") as sentence:
+                folder.save_best(model, scores.with_summary(sentence), records)
             if architecture.lora_rank:
-                family = getattr(model, "base_family", None)
-                save_adapter(model, folder / "adapter", str(architecture.checkpoint), family)
+                save_adapter(model, folder / "adapter", str(architecture.checkpoint), model.base_family)
             if tuned := task.tuned_values():
                 folder.write("tuned.json", tuned)
 

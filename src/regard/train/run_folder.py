@@ -101,13 +101,15 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     def read_log(self) -> list[ParsedObject]:
-        """The lines of the log, without a last line that was cut off."""
+        """The lines of the log that have a step, without a last line that was cut off."""
         path, lines = self / "log.jsonl", []
-        for line in path.read_text("utf8").splitlines() if path.is_file() else []:
+        for text in path.read_text("utf8", errors="replace").split("\n") if path.is_file() else []:
             try:
-                lines.append(json.loads(line))
-            except ValueError:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int) and -1 <= line["step"] < 2**31:
+                lines.append(line)
         return lines
 
     def truncate_log(self, step: int) -> None:

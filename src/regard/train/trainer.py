@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batching import BatchSampler
-from ..errors import BadInput, Missing, RegardError, Unsupported
+from ..data.json_values import ParsedObject
+from ..errors import BadInput, Missing, RegardError, Unsupported, explain_damage
 from ..models.model import Model, compile_blocks
 from ..nn.block import Stack
 from ..nn.experts import Experts
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 class TrainState:
     """Where a run stands: what a checkpoint has besides tensors. `group` counts the updates of the epoch.
 
-    `evaluation_due` says that the evaluation of this step was broken off by a signal, and is made when the run resumes.
+    `evaluation_due` says that the evaluation of this step was broken off by a signal, and is made when the run resumes;
+    `evaluated_step` is that of the last evaluation.
     """
 
     step: int = 0
@@ -58,6 +60,7 @@ class TrainState:
     best_loss: float | None = None
     since_best: int = 0
     evaluation_due: bool = False
+    evaluated_step: int = -1
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Trainer:
         self.checkpoints = CheckpointStore(folder / "checkpoints")
         self.ema = ExponentialMovingAverage(training.ema) if training.ema else None
         self.average = CheckpointAverage(training.average_checkpoints) if training.average_checkpoints else None
-        self.evaluated_step, self.saved_step = -1, -1
+        self.saved_step = -1
         self.evaluation_seconds, self.saved_time = 0.0, time.monotonic()
         self.interrupt = InterruptHandler()
         self.pending: tuple[TrainState, Tensor, float, float] | None = None
@@ -165,6 +168,8 @@ class Trainer:
             if state.evaluation_due:
                 self.evaluate()
                 stopped = interrupt.signal > 0
+            if state.group and state.group == len(self.groups(state.epoch)):  # saved at the end of an epoch
+                state.epoch, state.group = state.epoch + 1, 0
             while not self.over() and not stopped:
                 groups = self.groups(state.epoch)
                 next_batches = executor.submit(self.batches, groups, state.group)
@@ -316,7 +321,7 @@ class Trainer:
 
     def over(self) -> bool:
         """Whether the run has reached its end. The minutes include a last evaluation as long as the longest so far."""
-        needed = self.state.seconds + self.evaluation_seconds * (self.evaluated_step != self.state.step)
+        needed = self.state.seconds + self.evaluation_seconds * (self.state.evaluated_step != self.state.step)
         out_of_time = self.training.minutes is not None and needed >= 60 * self.training.minutes
         out_of_patience = self.training.patience is not None and self.state.since_best > self.training.patience
         return self.state.step >= self.total or out_of_time or out_of_patience
@@ -352,7 +357,7 @@ class Trainer:
         self.state.since_best = 0 if better else self.state.since_best + 1
         self.state.seconds += self.lap_seconds()
         self.evaluation_seconds = max(self.evaluation_seconds, self.state.seconds - before)
-        self.evaluated_step, self.state.evaluation_due = self.state.step, False
+        self.state.evaluated_step, self.state.evaluation_due = self.state.step, False
         self.report("score", scores.metrics, scores)
 
     def is_better(self, value: float, loss: float) -> bool:
@@ -394,7 +399,15 @@ class Trainer:
         latest = self.checkpoints.latest()
         if latest is None:
             return
-        saved, folder = latest
+        with explain_damage(latest[1]):
+            self.load_checkpoint(*latest)
+        self.saved_step = self.state.step
+        if "evaluated_step" not in latest[0] and not self.state.evaluation_due:  # of an earlier version
+            self.state.evaluated_step = self.state.step
+        self.report("resumed")
+
+    def load_checkpoint(self, saved: ParsedObject, folder: Path) -> None:
+        """Take state, weights and random states from a checkpoint."""
         for name, value in asdict(self.state).items():
             setattr(self.state, name, saved.get(name, value))  # older checkpoints lack newer fields
         load_full_weights(self.module, read_tensors(folder / "model.safetensors"))
@@ -406,14 +419,11 @@ class Trainer:
         if self.average is not None:
             count = len(list(folder.glob("average-*.safetensors")))
             self.average.weights = [read_tensors(folder / f"average-{n}.safetensors") for n in range(count)]
-        self.saved_step = self.state.step
-        self.evaluated_step = -1 if self.state.evaluation_due else self.state.step
-        self.report("resumed")
 
     def finish(self, stopped: bool) -> None:
         """The last evaluation and checkpoint; a run that was stopped is saved without evaluating it."""
         self.report_step()
-        if not stopped and self.evaluated_step != self.state.step:
+        if not stopped and self.state.evaluated_step != self.state.step:
             self.evaluate()
             stopped = self.interrupt.signal > 0
         if self.saved_step != self.state.step or not stopped:
@@ -564,8 +574,8 @@ def rate_factor(model: nn.Module, name: str, training: Training) -> float:
 
 def layer_of(model: nn.Module, name: str) -> tuple[int, int]:
     """(layer of a parameter, layers of its stack): embeddings are layer 0, and what follows the blocks is the last."""
-    before, found, after = name.partition("blocks.")
-    if not found:
+    before, separator, after = name.partition("blocks.")
+    if not separator:
         stacks = [module for module in model.modules() if isinstance(module, Stack | ShiftedWindows)]
         layers = max((len(stack.blocks) for stack in stacks), default=0)
         return (0 if ".embed." in f".{name}" or "_embed." in name else layers), layers

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from regard.attention.backends import BACKENDS, choose_backend, edges
+import regard as rg
+from regard.attention.backends import BACKENDS, choose_backend, edge_positions
 from regard.attention.backends.blockwise import schedule, tile
 
 from ..oracle import Case, assert_backends_agree
@@ -29,7 +30,7 @@ def shrink_limits(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
     """Limits so small that every tile, every step over features and every group of edges is cut."""
     monkeypatch.setattr(schedule, "ELEMENTS", 1)
     monkeypatch.setattr(tile, "FEATURES", features)
-    monkeypatch.setattr(edges, "FEATURES", features)
+    monkeypatch.setattr(edge_positions, "FEATURES", features)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -68,8 +69,7 @@ def test_graphs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         shrink_limits(monkeypatch, features=100)
     draw = RandomCalls(f"graph {number}")
     case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], "edges")
-    along_edges = case.position is None or not case.position.multiplies_keys
-    assert_backends_agree(case, *(["edges"] if along_edges else []), "blockwise")
+    assert_backends_agree(case, "edges", *([] if case.edges is not None else ["blockwise"]))
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -99,3 +99,14 @@ def test_random_calls_reach_every_part_and_backend() -> None:
         " Chunked Prefix Tree Disentangled AxialRotary"
     )
     assert set(expected.split()) | {"edges", "sdpa", "blockwise"} <= seen
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0])
+@pytest.mark.parametrize("score", [rg.Dot, rg.Cosine])
+def test_causal_scores_with_any_scale(score: type, scale: float) -> None:
+    """torch's kernels mask before they scale, and −∞ times a number below zero is not −∞."""
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    parts = {"score": score(scale), "mask": rg.Causal()}
+    expected = rg.attend(q, k, v, **parts, backend="reference")
+    for backend in ("sdpa", "auto", "auto"):  # the second call of a kind is a warm one
+        torch.testing.assert_close(rg.attend(q, k, v, **parts, backend=backend), expected)

@@ -26,6 +26,10 @@ def table(write, names, *columns):
         (("id", "words", "verdict"), (range(12), TEXTS, LABELS), TEXTS, LABELS),
         (("PassengerId", "words", "verdict"), ([f"p-{n}" for n in range(12)], TEXTS, LABELS), TEXTS, LABELS),
         (("verdict", "stamp", "words"), (LABELS, [f"{n:08x}" for n in range(12)], TEXTS), TEXTS, LABELS),
+        (("текст", "оценка"), (TEXTS, LABELS), TEXTS, LABELS),
+        (("énoncé", "étiquette"), (TEXTS, LABELS), TEXTS, LABELS),
+        (("What did you think?", "Rating: good or bad"), (TEXTS, LABELS), TEXTS, LABELS),
+        (("", "words", "verdict"), (range(12), TEXTS, LABELS), TEXTS, LABELS),  # as pandas writes its index
         (None, (LABELS, TEXTS), TEXTS, LABELS),
         (None, (range(12), TEXTS, LABELS), TEXTS, LABELS),
     ],

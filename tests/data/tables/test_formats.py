@@ -74,6 +74,9 @@ FORMATS = {
     "array.json": json.dumps(objects()),
     "pretty.json": json.dumps(objects(), indent=2, ensure_ascii=False),
     "inside.json": json.dumps({"data": objects()}, indent=1),
+    "after.json": json.dumps({"version": "1.0", "about": {"n": 4}, "data": objects()}),
+    "columns.json": json.dumps({name: [row[n] for row in ROWS] for n, name in enumerate(NAMES)}),
+    "pandas.json": json.dumps({name: {k: row[n] for k, row in enumerate(ROWS)} for n, name in enumerate(NAMES)}),
     "lines.json": "\n".join(map(json.dumps, objects())),
     "a.parquet": write_bytes(parquet.write_table, arrow_table()),
     "b.parquet": write_bytes(lambda t, f: parquet.write_table(t, f, row_group_size=2), arrow_table()),
@@ -90,6 +93,18 @@ FORMATS = {
 def test_every_format_has_the_same_rows(write, name):
     reading = read_texts(write(name, FORMATS[name])).strict()
     assert [(example.text, example.label) for example in reading.examples] == ROWS
+
+
+def test_rows_with_lists_of_objects_stay_rows(write):
+    rows = [{"text": f"Ada {n}", "label": "a", "entities": [{"start": 0, "end": 3}]} for n in range(3)]
+    for several in (rows, rows[:1]):
+        reading = read_texts(write("a.json", "\n".join(map(json.dumps, several)))).strict()
+        assert [example.text for example in reading.examples] == [row["text"] for row in several]
+
+
+def test_cells_of_json_columns_have_their_place(write, only_fault):
+    reading = read_texts(write("a.json", json.dumps({"text": ["a", "", "c"], "label": ["x", "y", "x"]})))
+    assert str(reading.faults[0]).endswith("a.json: row 2, column 'text': the text (column 'text') is empty.")
 
 
 def test_fasttext_lines(write):

@@ -10,6 +10,7 @@ import torch
 
 import regard as rg
 from regard.lab.api import long
+from regard.lab.inputs import long_texts
 from regard.lab.inputs.model_input import LONG, SHORT, WINDOWED, Token, limit_hint
 from regard.lab.inspect.capture import capture
 from regard.lab.inspect.windows import plan_windows, window_input
@@ -42,7 +43,7 @@ def test_a_long_map_is_the_pooled_weights(lab: Lab, model: str) -> None:
 
 
 def test_a_hundred_thousand_characters_are_looked_at(lab: Lab) -> None:
-    text = (long.sample(lab, {"characters": 60_000}, Job())["text"] * 2)[:100_000]
+    text = (long.sample(lab, {"name": "source", "characters": 60_000}, Job())["text"] * 2)[:100_000]
     body = {"model": "recall", "input": {"text": text}}
     assert long.run(lab, body, Job())["tokens"] == 100_000
     region = {"rows": [99_000, 99_256], "keys": [39_000, 39_256], "shape": [256, 256]}
@@ -160,9 +161,24 @@ def test_advice_never_leads_back_to_itself() -> None:
     assert "Long text" in limit_hint(SHORT.tokens, SHORT)
 
 
-def test_the_sample_is_a_long_text_in_the_models_language(lab: Lab) -> None:
-    chinese = long.sample(lab, {"language": "zh"}, Job())["text"]
-    assert len(chinese) > 5000 and sum("一" <= letter <= "鿿" for letter in chinese) > len(chinese) / 2
-    assert "attention" in long.sample(lab, {"language": "en"}, Job())["text"].lower()
-    with pytest.raises(rg.BadInput, match="en or zh"):
-        long.sample(lab, {"language": ["en"]}, Job())
+@pytest.mark.parametrize("name", ["verses", "course"])
+def test_the_sample_is_a_long_text_in_the_models_language(lab: Lab, name: str) -> None:
+    chinese = long.sample(lab, {"name": name, "language": "zh"}, Job())["text"]
+    assert len(chinese) > 1000 and sum("一" <= letter <= "鿿" for letter in chinese) > len(chinese) / 2
+    english = long.sample(lab, {"name": name, "language": "en"}, Job())["text"]
+    assert len(english) > 4000 and english.isascii() == (name == "verses")
+
+
+def test_verses_grow_by_a_line() -> None:
+    house, days = long_texts.house_that_jack_built(), long_texts.twelve_days_of_christmas()
+    assert len(house) == 11 and len(days) == 12
+    for before, after in pairwise(house):
+        assert after.endswith(before.removeprefix("This is ")) and len(after) > len(before)
+    assert days[1].endswith("two turtle doves, and a partridge in a pear tree.")
+    assert all(gift in days[-1] for gift in long_texts.GIFTS)
+
+
+@pytest.mark.parametrize("ask", [{"language": ["en"]}, {"language": "fr"}, {"name": "nothing"}])
+def test_samples_that_are_not_there(lab: Lab, ask: dict[str, Any]) -> None:
+    with pytest.raises(rg.BadInput, match="it must be"):
+        long.sample(lab, ask, Job())

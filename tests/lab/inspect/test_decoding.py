@@ -112,6 +112,8 @@ def test_the_page_call_names_tokens_and_texts(lab):
     assert trace["finished"][0]["text"] == "猫坐了"
     assert [token["text"].strip() for token in trace["tokens"]][1:-1] == ["the", "cat", "sat"]
     assert all(candidate["piece"] for step in trace["steps"] for candidate in step)
+    assert {candidate["prefix"] for candidate in trace["steps"][0]} == {""}
+    assert "猫坐" in {candidate["prefix"] for candidate in trace["steps"][2]}
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_beam_by_beam_as_the_decoder_writes(open_lab, lab):
     page.keyboard.press("Home")
     page.ready()
     assert "step=0" in page.address() and "Step 1 of" in page.locator(".step-words").inner_text()
-    rows = page.locator(".steps + .table-scroll tbody tr")
+    rows = page.locator(".beam-card .table-scroll tbody tr")
     assert rows.count() == len(steps[0])
     numbers = [float(row.locator(".number .digits").nth(1).get_attribute("data-value")) for row in rows.all()]
     assert numbers == pytest.approx([one["score"] for one in steps[0]], abs=1e-6)
@@ -111,3 +111,18 @@ def test_the_whole_sentence_is_seen_at_once(open_lab, lab):
     strong = [float(one.get_attribute("stroke-width")) for one in page.locator(".strong-links .link").all()]
     wanted = [9 * float(x) if x >= 0.005 else 0 for x in weights[:, 2]]
     assert strong[: len(wanted)] == pytest.approx([max(x, 0.8) if x else 0 for x in wanted], abs=1e-4)
+
+
+def test_the_search_is_a_tree_whose_tokens_can_be_chosen(open_lab, lab):
+    page = open_lab(PLACE)
+    trace = alignment.write(lab, {**ASK, "beams": 3}, Job())
+    assert page.locator(".beam-node").count() == sum(len(step) for step in trace["steps"])
+    path = page.locator(".beam-node.chosen text").evaluate_all("all => all.map(one => one.textContent)")
+    assert "".join(path[:-1]) == trace["finished"][0]["text"]
+    assert page.locator(".beam-node.later").count() == 0
+    page.locator(".beam-node").nth(len(trace["steps"][0]) + 1).click()
+    page.ready()
+    assert "step=1" in page.address() and "beam=1" in page.address()
+    assert page.locator(".beam-node.chosen").count() == 2
+    later = sum(len(step) for step in trace["steps"][2:])
+    assert page.locator(".beam-node.later").count() == later

@@ -93,3 +93,17 @@ def test_the_default_example_needs_no_question(open_lab):
         page = open_lab(f"compare?lang={language}&model=meanings")
         assert words in page.locator("#bar textarea").first.input_value()
         assert page.locator("#main .error").count() == 0
+
+
+def test_predictions_of_aligned_tokens_stand_beside_each_other(open_lab, lab):
+    page = open_lab("compare?model=tagger&text=The dog bit the man.&other=The man can dog it.&lang=en")
+    found = page.locator("section:has(h3:has-text('Predictions'))")
+    asks = [{"model": "tagger", "input": {"text": text}} for text in ("The dog bit the man.", "The man can dog it.")]
+    items = [lab.capture(given, Job()).prediction["items"] for given in asks]
+    labels = [{item["token"]: item["label"] for item in each} for each in items]
+    rows = {row.locator("th").inner_text(): row for row in found.locator("tbody tr").all()}
+    assert set(rows) == {"The", "dog", "man", "."}
+    for word, (a, b) in {"dog": (1, 3), "man": (4, 1)}.items():
+        cells = rows[word].locator("td").all_inner_texts()
+        assert cells[0].startswith(labels[0][a]) and cells[1].startswith(labels[1][b])
+        assert (rows[word].get_attribute("class") == "turned-row") == (labels[0][a] != labels[1][b])

@@ -29,6 +29,21 @@ def test_grid_has_every_claim_with_its_sub_claims(open_lab):
     assert page.locator(".claim-card").evaluate_all("all => all.map(one => one.dataset.experiment)") == failing
 
 
+def test_each_claim_has_a_picture_of_where_its_verdict_turns_and_its_main_figures(open_lab):
+    page = open_lab("experiments?lang=en")
+    for experiment in list_experiments():
+        name = experiment.CLAIM.name
+        card, verdict, sweep = page.locator(f"[data-experiment={name}]"), published_verdict(name), published_sweep(name)
+        assert verdict is not None and sweep is not None
+        assert card.locator(".claim-turn circle").count() == len(sweep["values"])
+    card, sweep = page.locator("[data-experiment=grey-ball]"), published_sweep("grey-ball")
+    verdict = published_verdict("grey-ball")
+    assert sweep is not None and verdict is not None and verdict.key.en in card.inner_text()
+    holds = [point["subclaims"][0]["holds"] for point in sweep["points"]]  # a core one that turns
+    assert card.locator(".turn-yes").count() == sum(holds)
+    assert f"turns at {sweep['values'][holds.index(True)]}" in card.inner_text()
+
+
 def test_experiments_are_second_in_the_navigation(open_lab):
     page = open_lab("experiments?lang=en")
     links = page.locator("#nav a").all_inner_texts()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -220,8 +222,9 @@ def test_every_number_says_how_it_came_about(open_lab):
         cell = page.locator(f"[data-what={what}]").first
         cell.click()
         value = float(cell.get_attribute("data-value"))
-        stated = page.locator(".why b").evaluate_all("all => all.map(b => b.textContent.replace('−', '-'))")
-        assert any(abs(float(one) - value) < 1e-6 for one in stated), page.locator(".why").inner_text()
+        stated = page.locator(".why b").evaluate_all("all => all.map(b => [b.dataset.value, b.textContent])")
+        assert any(abs(float(exact) - value) < 1e-6 for exact, _ in stated), page.locator(".why").inner_text()
+        assert all(len(re.sub(r"\D", "", shown).lstrip("0")) <= 4 for _, shown in stated if "·" not in shown), stated
 
 
 def test_arrows_move_from_number_to_number(open_lab):
@@ -254,3 +257,13 @@ def test_every_weight_stands_on_the_screen_of_a_phone(open_lab):
         "all => all.map(one => one.getBoundingClientRect().right)"
     )
     assert len(edges) >= 8 and max(edges) <= 390
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_numbers_of_a_stage_arrive_one_after_another(open_lab, motion):
+    page = open_lab(f"formula?model=bert&text={TEXT}&query=5&lang=en", motion=motion)
+    names = "() => [...document.querySelectorAll('td.raw')].map(one => getComputedStyle(one).animationName)"
+    assert set(page.evaluate(names)) == {"none"}  # nothing moves before a stage is chosen
+    page.click("[data-stage='1']")
+    page.ready()
+    assert set(page.evaluate(names)) == {"arrive" if motion == "no-preference" else "none"}

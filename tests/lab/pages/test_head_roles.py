@@ -34,8 +34,13 @@ def test_labels_and_scores_are_those_of_the_call(finder, lab):
             assert row["score"] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_a_role_is_filtered_and_the_list_sorted(finder):
-    labels = [row["label"] for row in finder.evaluate("window.lab.part('roles')")]
+def test_a_role_is_filtered_and_the_list_sorted(finder, lab):
+    rows = {f"{row['attention']}.{row['head']}": row for row in finder.evaluate("window.lab.part('roles')")}
+    order = [*ask(lab, "heads/roles", **GIVEN, examples=True)["roles"], "broad", "mixed"]
+    listed = finder.locator(".finder tbody [data-head]").evaluate_all("all => all.map(one => one.dataset.head)")
+    keys = [(order.index(rows[name]["label"]), -(rows[name]["score"] or 0)) for name in listed]
+    assert len(keys) == 8 and keys == sorted(keys)  # heads with a clear role first
+    labels = [row["label"] for row in rows.values()]
     role = labels[0]
     finder.click(f".role-chips [data-role='{role}']")
     finder.ready()

@@ -101,9 +101,16 @@ def test_baselines_are_one_click_away(open_lab, lab):
     assert "trained from seed 1" in rows[-1].inner_text() and "baselines=1" in page.address()
 
 
+def test_small_inputs_are_measured_at_once(open_lab, lab):
+    page = open_lab(PLACE)
+    page.wait_for_function("() => window.lab.part('baselines') && window.lab.part('alone')")
+    wanted = attribution.heads(lab, ASK | {"change": "silent", "seed": 0}, Job())["heads"]
+    assert page.evaluate("window.lab.part('alone')")[:2] == pytest.approx(wanted[0].tolist(), abs=1e-6)
+
+
 def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
     page = open_lab(PLACE)
-    page.select_option("label:has-text('Edit') select", "uniform")
+    page.get_by_label("uniform", exact=True).click()
     page.locator("[data-head='1.0']").focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => window.lab.part('change')")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.lab.api import image
-from regard.lab.inspect.distances import head_distances
+from regard.lab.inspect.distances import far_links, head_distances
 from regard.lab.server.jobs import Job
 
 ASK = {"model": "digits", "input": {"example": "3.png"}}
@@ -133,6 +133,69 @@ def test_small_pictures_show_the_query_in_every_head_and_open_it(open_lab, lab):
     page.wait_for_function("() => location.hash.includes('head=2')")
     page.ready()
     assert page.locator(".film button[aria-pressed=true]").count() == 1
+
+
+def test_far_links_are_the_largest_weights_between_far_tokens(lab):
+    attention = lab.capture(ASK, Job()).attentions[0]
+    metadata = lab.capture(ASK, Job()).metadata
+    places, real = image.patch_centres(metadata)
+    queries = image.filled_patches(metadata)
+    assert not bool(queries[0]) and 0 < int(queries.sum()) <= int(real.sum())
+    links, weights = far_links(attention, places, queries & real, real)
+    extent = float((places[real].amax(0) - places[real].amin(0)).norm())
+    for head in range(attention.heads):
+        counted = (torch.cdist(places, places) >= extent / 4) & (queries & real)[:, None] & real
+        wanted = attention.weights(head).masked_fill(~counted, -1)
+        assert float(weights[head]) == pytest.approx(float(wanted.max()), abs=1e-6)
+        assert float(wanted[tuple(links[head])]) == pytest.approx(float(wanted.max()), abs=1e-6)
+
+
+def test_examples_come_as_small_pictures_and_the_one_to_start_with_first(lab):
+    found = image.examples(lab, {"model": "emoji"}, Job())
+    assert found["names"][0] == lab.library.entry("emoji").card["start"] and len(found["names"]) == 18
+    assert all(picture.dtype == torch.uint8 and max(picture.shape) <= 48 for picture in found["pixels"])
+
+
+@pytest.mark.browser
+def test_the_page_starts_at_the_strongest_far_link(open_lab, lab):
+    page = open_lab("image?model=emoji&lang=en")
+    run = image.run(lab, {"model": "emoji", "input": {"example": "vehicle-ambulance.png"}}, Job())
+    best = max(
+        (float(weight), a, head, int(layer["links"][head, 0]))
+        for a, layer in enumerate(run["attentions"])
+        for head, weight in enumerate(layer["link_weights"])
+    )
+    state = page.evaluate("window.lab.read()")
+    assert state["query"] == best[3] and max(state["weights"]) == pytest.approx(best[0], abs=1e-6)
+    words = page.inner_text(".look-here")
+    assert f"in layer {best[1]}, head {best[2]}," in words and f"{100 * best[0]:.0f} % of its weight" in words
+
+
+@pytest.mark.browser
+def test_examples_are_chosen_by_their_pictures(open_lab):
+    page = open_lab("image?model=emoji&lang=en")
+    page.get_by_role("button", name="Examples").click()
+    page.wait_for_selector(".picture-choice canvas")
+    assert page.locator(".picture-choice canvas").count() == 18
+    page.locator(".picture-choice", has_text="food-carrot").click()
+    page.wait_for_function("() => location.hash.includes('food-carrot')")
+    page.ready()
+    assert "food" in page.locator(".prediction .answer").first.inner_text()
+
+
+@pytest.mark.browser
+def test_colour_over_a_picture_comes_from_the_weights_alone(open_lab):
+    """Where a patch gets no weight, the picture is grey and dark."""
+    page = open_lab("image?model=emoji&example=heart-blue-heart.png&lang=en")
+    read = """([x, y]) => { const canvas = document.querySelector(".overlay"), at = n => Math.floor(n * canvas.width);
+      return [...canvas.getContext("2d").getImageData(at(x), at(y), 1, 1).data].slice(0, 3); }"""
+    page.locator("input[type=range]").fill("0")
+    page.ready()
+    plain = page.evaluate(read, [0.5, 0.4])
+    page.locator("input[type=range]").fill("100")
+    page.ready()
+    dimmed = page.evaluate(read, [0.5, 0.4])
+    assert sum(dimmed) < 0.75 * sum(plain) and max(dimmed) - min(dimmed) < 0.5 * (max(plain) - min(plain))
 
 
 @pytest.mark.browser

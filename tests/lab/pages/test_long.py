@@ -23,7 +23,7 @@ def capture(lab, text=TEXT):
 
 
 def test_pooled_cells_equal_the_pooled_weights(open_lab, lab):
-    page = open_lab(f"long?text={TEXT}&cells=128&lang=en")
+    page = open_lab(f"long?model=recall&text={TEXT}&cells=128&lang=en")
     weights = capture(lab).weights(0)
     size = len(TEXT)
     ends = [n * size // 128 for n in range(129)]
@@ -39,7 +39,7 @@ def test_pooled_cells_equal_the_pooled_weights(open_lab, lab):
 
 
 def test_zooming_reaches_single_tokens_and_stays_in_the_address(open_lab, lab):
-    page = open_lab(f"long?text={TEXT}&lang=en&head=1")
+    page = open_lab(f"long?model=recall&text={TEXT}&lang=en&head=1")
     page.locator(".map [role=grid]").focus()
     for _ in range(4):
         page.keyboard.press("+")
@@ -72,7 +72,7 @@ def until_region(page, condition: str) -> tuple[int, int, int, int]:
 
 
 def test_wheel_drag_and_rectangle_zoom_and_move(open_lab, lab):
-    page = open_lab(f"long?text={TEXT}&lang=en")
+    page = open_lab(f"long?model=recall&text={TEXT}&lang=en")
     size = len(TEXT)
     box = page.locator(".map canvas").first.bounding_box()
     middle = box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.6
@@ -102,7 +102,7 @@ def test_wheel_drag_and_rectangle_zoom_and_move(open_lab, lab):
 
 
 def test_two_fingers_zoom(open_lab):
-    page = open_lab(f"long?text={TEXT}&lang=en")
+    page = open_lab(f"long?model=recall&text={TEXT}&lang=en")
     page.evaluate("""() => {
       const canvas = document.querySelector(".map canvas"), edge = canvas.getBoundingClientRect();
       const send = (type, id, x, y) => canvas.dispatchEvent(new PointerEvent(type, { pointerId: id, pointerType: "touch", bubbles: true, clientX: edge.left + x, clientY: edge.top + y }));
@@ -137,7 +137,7 @@ def test_a_trained_model_reads_by_windows_with_a_line_at_its_training_length(ope
 def test_a_heavy_pass_can_be_stopped(open_lab, lab, monkeypatch):
     import time as clock
 
-    page = open_lab(f"long?text={TEXT}&lang=en")
+    page = open_lab(f"long?model=recall&text={TEXT}&lang=en")
     summarize = long.CapturedAttention.summarize
 
     def slow(self, head, shape, rows, keys, job, **options):
@@ -155,7 +155,7 @@ def test_a_heavy_pass_can_be_stopped(open_lab, lab, monkeypatch):
 
 
 def test_one_query_lists_its_largest_weights(open_lab, lab):
-    page = open_lab(f"long?text={TEXT}&lang=en")
+    page = open_lab(f"long?model=recall&text={TEXT}&lang=en")
     page.wait_for_selector("section >> text=Largest weights of the query")
     page.ready()
     read = page.evaluate("window.lab.read().query")
@@ -165,14 +165,37 @@ def test_one_query_lists_its_largest_weights(open_lab, lab):
 
 def test_16384_tokens_come_in_time_and_little_is_sent(open_lab):
     """The server is a thread of this process: its processor time does not depend on what else the machine does."""
-    page = open_lab(f"long?text={TEXT}&lang=en")
+    page = open_lab(f"long?model=recall&text={TEXT}&lang=en")
     text = ("What stood here stood here before. " * 500)[:16_384]
     page.evaluate("text => sessionStorage.setItem('regard.long.mine', text)", text)
     started = time.process_time()
-    page.evaluate(GO, "long?lang=en&kept=mine")
+    page.evaluate(GO, "long?model=recall&lang=en&kept=mine")
     page.ready()
     spent = time.process_time() - started
     read = page.evaluate("window.lab.read()")
     assert read["shape"] == [256, 256] and read["rows"] == [0, 16_384]
     assert read["took"]["bytes"] < 400_000, "a map is sent, not the square"
     assert spent + read["took"]["draw"] / 1000 <= 3
+
+
+def test_the_page_starts_with_a_trained_head_that_finds_repetitions(open_lab, lab):
+    page = open_lab("long?lang=en")
+    start = lab.library.entry("writer").card["long"]
+    read = page.evaluate("window.lab.read()")
+    assert "model=writer" in page.address()
+    assert (read["attention"], read["head"]) == (start["attention"], start["head"])
+    assert "This is the house that Jack built." in page.locator("#bar textarea").input_value()
+    words = page.inner_text(".look-here")
+    assert float(words.split("of this view, ")[1].split(",")[0]) > 0.9
+    page.click("#language")
+    page.ready()
+    page.locator("#bar").get_by_role("button", name="示例").click()
+    page.click("[data-sample=source]")
+    page.wait_for_function("() => location.hash.includes('sample=source')")
+    page.ready()
+    assert page.evaluate("window.lab.read().of") > 100
+
+
+def test_a_short_text_is_shown_too(open_lab):
+    page = open_lab("long?model=recall&text=a short one&lang=en")
+    assert page.locator("#main .error").count() == 0 and page.evaluate("window.lab.read().shape") == [11, 11]

@@ -138,3 +138,10 @@ def test_the_formula_is_shown_whole(open_lab):
     page = open_lab("mechanisms?lang=en", width=1440)  # a causal window with ALiBi: the longest of the presets
     seen, whole = page.locator(".math").evaluate("one => [one.clientWidth, one.scrollWidth]")
     assert whole <= seen
+
+
+def test_the_first_line_counts_the_keys_of_a_query(open_lab):
+    page = open_lab("mechanisms?mask=Causal() %26 Window(before=8)&queries=20&keys=20&position=-&lang=en")
+    pairs = sum(min(i, 8) + 1 for i in range(20))
+    assert f"at most 9 of 20 keys; {100 * pairs / 400:.1f} % of all pairs" in page.inner_text(".look-here")
+    assert "tiles" not in page.inner_text(".look-here")

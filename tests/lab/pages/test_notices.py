@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_used_is_listed_with_its_reason(open_lab, lab, m
     problem = {"en": "its files cannot be read (Permission denied).", "zh": "文件夹无法读取（Permission denied）。"}
     broken = replace(entries["bert"], name="locked", modality="unusable", problem=problem)
     monkeypatch.setattr(lab.library, "entries", lambda: entries | {"locked": broken})
-    page = open_lab("heads?model=bert&lang=zh")
+    page = open_lab("heads?model=bert&lang=zh", fresh=True)
     page.click("#model")
     page.ready()
     assert "文件夹无法读取" in page.inner_text("[data-model=locked]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from regard.lab.records import read_curves
@@ -79,6 +81,33 @@ def test_a_run_that_goes_on_is_followed(open_lab, lab_folder):
     assert "step 4" in page.locator("section [role=status]").first.inner_text()
 
 
+def test_a_run_that_began_meanwhile_is_listed(open_lab, lab_folder):
+    page = open_lab("runs?lang=en")
+    RunFolder(lab_folder / "begun").write("run.json", {"task": "tag"})
+    page.click("#nav a >> text=Experiments")
+    page.wait_for_selector("#main[data-ready=experiments]")
+    page.click("#nav a >> text=Runs")
+    page.wait_for_selector("#main[data-ready=runs]")
+    assert page.locator(".run-item", has_text="begun").count() == 1
+
+
+def test_predictions_that_differ_from_the_reference_are_marked_and_shown_alone(open_lab, lab_folder):
+    folder = lab_folder / "marked"
+    RunFolder(folder).write("run.json", {"task": "tag", "data": {"train": ["made.conllu"]}})
+    RunFolder(folder).write("scores.json", {"metrics": {"accuracy": 0.75}, "main": "accuracy"})
+    gold, wrong = "the/DET cat/NOUN", "the/DET cat/VERB"
+    rows = [{"input": "the cat", "gold": gold, "prediction": prediction} for prediction in (gold, wrong)]
+    (folder / "hypotheses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = open_lab("runs?run=marked&lang=en")
+    card = page.locator("section:has(h2:has-text('Predictions'))")
+    assert "1 of 2 predictions differ" in card.inner_text()
+    assert card.locator("tbody tr").count() == 2 and card.locator("[data-wrong]").all_inner_texts() == ["catVERB NOUN"]
+    page.get_by_label("those that differ").click()
+    page.ready()
+    assert card.locator("tbody tr").count() == 1 and "errors=1" in page.address()
+    assert card.locator("tbody td").first.inner_text() == "2"
+
+
 @pytest.mark.parametrize(
     "place",
     [
@@ -100,10 +129,10 @@ def test_every_word_of_further_states_is_translated(open_lab, place):
 
 
 def test_the_first_line_says_when_the_loss_fell(open_lab, lab):
-    page = open_lab("runs?run=karate&lang=en")  # of the two graph models this one has the lower loss, and a log
+    page = open_lab("runs?run=karate&lang=en")
     curve = ask(lab, "runs/overview")["curves"]["karate"]["step.loss"]
     values, steps = curve["values"].tolist(), curve["steps"].tolist()
     at = next(n for n, value in enumerate(values) if value <= values[0] - 0.9 * (values[0] - min(values)))
     words = page.inner_text(".look-here")
-    assert words.startswith("Look here: karate has the best loss")
+    assert words.startswith("Look here: karate reached")  # of another graph no score says anything about this one
     assert f"in the first {int(100 * steps[at] / steps[-1] + 0.5)} % of its steps" in words

@@ -166,18 +166,29 @@ BOMBS = {
     "a number of 4 MB in spiece.model": ("regard", spiece_of_one_number, LOAD, "64 bits"),
     "word vectors in one line": ("regard", gzipped_line, VECTORS, "REGARD_MAX_LINE_BYTES"),
     "word vectors of nothing": ("regard", gzipped_vectors, VECTORS, "REGARD_MAX_EXPANSION"),
+    "a text for a number": (
+        *("huggingface", setting("config.json", "layer_norm_eps", value="x")),
+        *(LOAD, "is 'x'; it must be a number"),
+    ),
     "an adapter of itself": ("regard", adapter_of_itself, "open_checkpoint(path)", "is an adapter too"),
 }
 
-SCRIPT = """
-import json, resource, sys, time
+SCRIPT = r"""
+import json, re, sys, time
 from pathlib import Path
 import regard as rg, regard.nn, tokenizers, safetensors.torch
 from regard.tasks.pretrained.pretrained import open_checkpoint
 rg.load(sys.argv[1]), rg.load(sys.argv[2])
+
+
+def peak():  # the most memory since the last reset, in KiB
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
 for line in sys.stdin:
     path, call = json.loads(line)
-    path, before, start = Path(path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory counts from here
+    path, before, start = Path(path), peak(), time.process_time()
     try:
         eval(call)
         message = "it was read"
@@ -185,7 +196,7 @@ for line in sys.stdin:
         message = "refused: " + str(error)
     except BaseException as error:
         message = "foreign: " + repr(error)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = peak() - before
     print(json.dumps([message, time.process_time() - start, grown / 1024]), flush=True)
 """
 

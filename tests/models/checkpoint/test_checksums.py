@@ -11,6 +11,7 @@ import torch
 
 import regard as rg
 from regard.models.checkpoint import files
+from regard.models.checkpoint.checksums import hash_json
 from regard.models.model import Model
 from regard.models.tokenizers.tokenizer import Tokenizer
 
@@ -113,6 +114,43 @@ def test_a_save_that_is_killed_leaves_a_model_that_opens(
         model.save(folder)
         assert first_weight(folder) == new and "replaced_files" not in (folder / "regard.json").read_text()
     assert complete and renames >= 4 and found == {old, new}
+
+
+def test_a_first_save_that_is_killed_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that says which model it holds holds it."""
+    model, rename = make_model(1), Path.replace
+    for renames in range(20):
+        folder, left = tmp_path / str(renames), renames
+
+        def rename_until_killed(self: Path, target: Path) -> Path:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "replace", rename_until_killed)
+        try:
+            model.save(folder)
+        except KeyboardInterrupt:
+            assert not (folder / "regard.json").is_file()
+        else:
+            break
+        monkeypatch.undo()
+    assert renames >= 3 and first_weight(folder) == next(iter(model.parameters())).flatten()[0].item()
+
+
+def test_a_file_that_a_killed_save_would_have_added_may_be_missing(saved_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved_folder, tmp_path / "model")
+    config = json.loads((folder / "regard.json").read_text())
+    replaced = {name: [digest] for name, digest in config["files"].items()}
+    changed = config | {"files": config["files"] | {"added.json": "0"}, "replaced_files": replaced}
+    (folder / "regard.json").write_text(json.dumps({**changed, "sha256": hash_json(changed)}))
+    assert first_weight(folder) == first_weight(saved_folder)
+    changed = {name: value for name, value in changed.items() if name != "replaced_files"}
+    (folder / "regard.json").write_text(json.dumps({**changed, "sha256": hash_json(changed)}))
+    with pytest.raises(rg.BadInput, match=r"lacks added\.json"):
+        rg.load(folder)
 
 
 def test_files_have_the_mode_of_the_umask(tmp_path: Path) -> None:

@@ -56,6 +56,24 @@ def test_summaries_are_scored_by_rouge():
     assert Scoring.from_texts(["three short words"], ["one"]).metric == "bleu"
 
 
+@pytest.mark.parametrize(
+    "source, target, metric",
+    [
+        ("the old cat of the house sat on the mat and slept for hours", "the old cat slept for hours", "rouge"),
+        ("这家餐厅的菜很好吃，服务员也很热情，下次还会再来", "餐厅的菜好吃，服务热情", "rouge"),
+        ("这家餐厅的菜很好吃，服务员也很热情，下次还会再来", "The food was good and the staff was kind", "bleu"),
+        ("the old cat of the house sat on the mat and slept for hours", "die alte Katze schlief", "bleu"),
+        (
+            "he go to school every day and learn many new word",
+            "he goes to school every day and learns many new words",
+            "bleu",
+        ),
+    ],
+)
+def test_shorter_targets_in_the_words_of_their_sources_are_summaries(source, target, metric):
+    assert Scoring.from_texts([source] * 3, [target] * 3).metric == metric
+
+
 def test_settings_overrule_and_a_saved_task_keeps_its_scoring():
     examples = [Parallel("I like cats.", "我喜欢猫。", ("我喜欢猫。",))] * 30
     task = Translate.prepare(examples, TranslateSettings(unit="characters"))

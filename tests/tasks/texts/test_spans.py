@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from regard import BadInput
 from regard.cli import app
 from regard.data.annotations.spans import LabelledSpan, SpannedText, read_spans, spans_of_tags
-from regard.tasks.inputs.word_boundaries import best_labels, boundary_labels
+from regard.tasks.inputs.words.boundaries import best_labels, boundary_labels
 from regard.tasks.metrics.spans import span_scores
 from regard.tasks.texts.spans import SpansSettings, SpanTagger
 

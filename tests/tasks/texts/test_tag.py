@@ -20,7 +20,7 @@ from regard.models.checkpoint.checkpoint import load
 from regard.nn.embeddings.words import WordEmbeddingConfig
 from regard.settings import load_settings
 from regard.tasks.architecture import Architecture
-from regard.tasks.inputs.word_features import PAD, UNKNOWN, extract_features, word_shape
+from regard.tasks.inputs.words.features import PAD, UNKNOWN, extract_features, word_shape
 from regard.tasks.texts.tag import Tag, TagSettings
 from regard.train.run import RunConfig
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Tagged
-from regard.tasks.inputs.character_features import COLUMNS, CharacterFeatures
-from regard.tasks.inputs.character_vectors import character_vectors
-from regard.tasks.inputs.word_boundaries import allowed_transitions, best_labels, boundary_labels, join_characters
-from regard.tasks.inputs.word_features import PAD, UNKNOWN
+from regard.tasks.inputs.words.boundaries import allowed_transitions, best_labels, boundary_labels, join_characters
+from regard.tasks.inputs.words.character_vectors import character_vectors
+from regard.tasks.inputs.words.characters import COLUMNS, CharacterFeatures
+from regard.tasks.inputs.words.features import PAD, UNKNOWN
 from regard.tasks.texts.tag import Tag, TagSettings, strip_end
 
 WORDS = {"甲乙": "NOUN", "丙": "VERB", "丁戊己": "ADJ", "庚": "PRON", "辛乙": "NOUN"}
@@ -133,7 +133,7 @@ def test_vectors_of_plain_text_start_the_embedding(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("\n".join(["庚甲乙丙", "庚辛乙丙", "壬壬壬壬壬壬"] * 20), "utf8")
     from regard.tasks.architecture import Architecture
 
-    ours = task(texts=str(tmp_path / "t.txt"), word_dim=4)
+    ours = task(unlabelled_text=str(tmp_path / "t.txt"), word_dim=4)
     assert "壬" in ours.features.number, "a character of the texts alone"  # type: ignore[union-attr]
     model = ours.config(Architecture(dim=8, layers=1, heads=2)).build()
     ours.initialize(model)
@@ -146,7 +146,7 @@ def test_final_marks_are_left_out_of_a_share_of_sentences() -> None:
     assert strip_end(Tagged(("。",), ("PUNCT",))).words == ("。",)
     assert strip_end(Tagged(("甲", "乙"), ("A", "B"))).words == ("甲", "乙")
     examples = sentences(400, 3)
-    cut, whole = task(unpunctuated=0.5), task()
+    cut, whole = task(punctuation_dropout=0.5), task()
     lengths = cut.batch(examples, Random(0))["lengths"], whole.batch(examples, Random(0))["lengths"]
     assert ((lengths[1] - lengths[0]) == 1).float().mean() == pytest.approx(0.5, abs=0.1)
     assert torch.equal(cut.batch(examples)["lengths"], lengths[1]), "nothing is left out but in training"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -22,25 +21,34 @@ from ...errors import BadInput
 from ..call import Call, LoweredCall, lower, without_autocast
 from ..dropout import GOLDEN, keep_scale, mix_int32, row_keys, threshold, to_int32
 from ..parts.edges import Edges, SortedEdges, sorted_edges
-from ..parts.positions import DistanceBias, RelativeVectors
 from .custom_op import define_operator
+from .edge_positions import (
+    add_scores,
+    add_segments,
+    edge_distances,
+    edge_steps,
+    entries,
+    fold_biases,
+    key_vectors,
+    relative_vectors,
+    sum_by_entry,
+    take,
+    token_numbers,
+    unfold_gradients,
+    vector_gradients,
+)
 from .sinks import add_sink
 
 name = "edges"
 
 DENSE = 0.25  # share of all pairs above which tiles are faster
-FEATURES = 1 << 20  # features of edges gathered at once
 
 
 def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     if not isinstance(call.mask, Edges):
         return "the mask is not a graph: Edges(edge_index) alone"
-    if call.position is not None and call.position.multiplies_keys:
-        return f"{type(call.position).__name__} multiplies keys by distance, which has no sum along edges"
-    distances = call.position is not None and not call.position.rotates
-    placed = call.places is not None and distances
-    return f"{type(call.position).__name__} at explicit places has no sum along edges" if placed else None
+    return None
 
 
 def slower_reason(call: Call) -> str | None:
@@ -66,13 +74,18 @@ def silence_sparse_warning() -> None:
         torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), (1, 1))
 
 
+def csr_of(p: LoweredCall) -> SortedEdges:
+    """The sorted edges of a call, cached in its plan."""
+    return p.plan.get(SortedEdges, lambda: sorted_edges(p.mask, p.grid))
+
+
 class EdgeScores:
     """A lowered call along edges: the features of nodes in exact types, with one key head for each query head."""
 
     def __init__(self, p: LoweredCall):
         silence_sparse_warning()
         self.p = p
-        self.csr = p.plan.get(SortedEdges, lambda: sorted_edges(p.mask, p.grid))
+        self.csr = csr_of(p)
         self.exact = torch.promote_types(p.v.dtype, torch.float32)
         self.batch, self.heads = p.q.shape[:2]
         self.columns = self.batch * self.heads
@@ -135,23 +148,9 @@ class EdgeScores:
         """x `[edges, ...]` reduced over each query's edges."""
         return torch.segment_reduce(x, how, offsets=self.csr.starts, axis=0, unsafe=True)
 
-    def numbers(self) -> tuple[Tensor, Tensor]:
-        """i and j of every row and key, those of the whole where the call is a part of it."""
-        if self.p.numbers is not None:
-            return self.p.numbers
-        i, j = self.p.grid.indices()
-        return i[:, 0], j[0]
-
-    def distance(self) -> Tensor:
-        i, j = self.numbers()
-        return i[self.csr.rows] - j[self.csr.columns]
-
     def place_distances(self) -> Tensor:
-        """i − j of each edge at explicit places, `[edges, batch · heads or 1]`; by rows without them."""
-        if self.p.places is None:
-            return self.distance()[:, None]
-        queries, keys = self.p.places
-        distance = (queries[:, self.csr.rows] - keys[:, self.csr.columns]).mT  # [edges, batch or 1]
+        """i − j of each edge, `[edges, batch · heads or 1]`."""
+        distance = edge_distances(self.p, self.csr)
         return distance if distance.shape[1] == 1 else distance.repeat_interleave(self.heads, 1)
 
 
@@ -175,10 +174,8 @@ def scores_and_slope(g: EdgeScores) -> tuple[Tensor, Tensor | None]:
         s = additive_scores(g, p.weight)
     else:
         s = g.edge_dots(g.flatten_heads(p.q) * p.scale, g.flatten_heads(p.k))
-    if p.rel_vectors is not None:
-        rel_q, table, index = rel_features(g, p.rel_vectors)
-        for e in edge_steps(g, rel_q.shape[-1]):
-            s[e] += p.scale * (take(rel_q, g.csr.rows[e]) * take(table, index[e])).sum(-1)
+    add_scores(g, s, relative_vectors(g))
+    add_scores(g, s, key_vectors(g))
     if p.edge_keys is not None and p.weight is None:
         q = g.node_features(p.q)
         for e in edge_steps(g, q.shape[-1]):
@@ -188,56 +185,11 @@ def scores_and_slope(g: EdgeScores) -> tuple[Tensor, Tensor | None]:
         slope = 1.0 - capped.square()
         s = capped.mul_(p.cap)
     if p.rel_bias is not None:
-        s += p.rel_bias.table.to(g.exact).mT[bias_index(g, p.rel_bias)].repeat(1, g.batch)
-    if p.pair_bias is not None:
-        pairs = p.pair_bias[..., *pair_index(g, p.pair_bias)].to(g.exact)  # [batch or 1, heads or 1, edges]
-        s += pairs.expand(g.batch, g.heads, -1).flatten(0, 1).mT
+        index = entries(p, g.csr, p.rel_bias.zero, p.rel_bias.table)[:, 0]
+        s += p.rel_bias.table.to(g.exact).mT[index].repeat(1, g.batch)
     if p.edge_bias is not None:
         s += g.edge_features(p.edge_bias, slice(None))[..., 0]
     return s, slope
-
-
-def pair_index(g: EdgeScores, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The row and the column of a bias by pair for each edge; 0 where it has one for all."""
-    rows, columns = g.csr.rows, g.csr.columns
-    rows = torch.zeros_like(rows) if bias.shape[2] == 1 else rows
-    return rows, torch.zeros_like(columns) if bias.shape[3] == 1 else columns
-
-
-def pair_bias_gradient(g: EdgeScores, d: Tensor, bias: Tensor) -> Tensor:
-    """The gradients of the edges' scores, summed where they share a number of the bias; zero elsewhere."""
-    _, _, height, width = bias.shape
-    rows, columns = pair_index(g, bias)
-    by_head = d.mT.unflatten(0, (g.batch, g.heads)).sum_to_size(*bias.shape[:2], g.edges)
-    total = d.new_zeros(*bias.shape[:2], height, width)
-    if height > 1 and width > 1:  # an edge is listed once
-        total[..., rows, columns] = by_head
-        return total
-    return sum_by_index(rows * width + columns, by_head.flatten(0, 1).mT, height * width).mT.reshape(bias.shape)
-
-
-def bias_index(g: EdgeScores, bias: DistanceBias) -> Tensor:
-    """The entry of the bias table for each edge."""
-    return (g.distance() + bias.zero).clamp(0, bias.table.shape[1] - 1)
-
-
-def take(x: Tensor, index: Tensor) -> Tensor:
-    """x[index] along the first axis; rows that lie together are copied whole."""
-    return x.flatten(1).index_select(0, index).view(-1, *x.shape[1:]) if x.dim() > 2 else x.index_select(0, index)
-
-
-def edge_steps(g: EdgeScores, dim: int) -> Iterator[slice]:
-    """The edges in steps that keep their gathered features small."""
-    size = max(FEATURES // max(g.columns * dim, 1), 1)
-    for first in range(0, g.edges, size):
-        yield slice(first, min(first + size, g.edges))
-
-
-def rel_features(g: EdgeScores, rel: RelativeVectors) -> tuple[Tensor, Tensor, Tensor]:
-    """(relative query of each node, vector of each distance, each edge's distance as an index)."""
-    table = rel.table.to(g.exact).transpose(0, 1).repeat(1, g.batch, 1)
-    index = (g.distance() + rel.zero).clamp(0, rel.table.shape[1] - 1)
-    return g.node_features(rel.queries), table, index
 
 
 def additive_scores(g: EdgeScores, weight: Tensor) -> Tensor:
@@ -272,7 +224,7 @@ def dropout_scale(g: EdgeScores) -> Tensor | None:
     if p.seed is None:
         return None
     device = p.q.device
-    i, j = g.numbers()
+    i, j = token_numbers(p)
     rows = row_keys(p.seed, torch.arange(g.batch, device=device), torch.arange(g.heads, device=device), i)
     rows = rows.flatten(0, 1).mT.contiguous()  # [queries, batch · heads]
     x = to_int32(g.expand_rows(rows)) ^ to_int32(j[g.csr.columns] * GOLDEN & 0xFFFFFFFF)[:, None]
@@ -291,6 +243,7 @@ def fused_kernels(p: LoweredCall) -> ModuleType | None:
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
     check_listed_once(p)
+    p = fold_biases(p, csr_of(p))
     kernels = fused_kernels(p)
     if kernels is not None:
         output, lse = kernels.forward(p)
@@ -333,9 +286,14 @@ def edge_value_gradients(g: EdgeScores, used: Tensor, grad: Tensor, values: Tens
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, key_vectors; of the edges' features."""
-    kernels = fused_kernels(p)
-    if kernels is not None:
-        return kernels.backward(p, grad, output, lse)
+    folded = fold_biases(p, csr_of(p))
+    kernels = fused_kernels(folded)
+    run = run_backward if kernels is None else kernels.backward
+    return unfold_gradients(p, csr_of(p), run(folded, grad, output, lse))
+
+
+def run_backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+    """`backward` without fused kernels."""
     g = EdgeScores(p)
     grad, v = grad.to(g.exact).flatten(0, 1), g.flatten_heads(p.v)
     delta = (grad * output.flatten(0, 1)).sum(-1).mT.contiguous()  # [queries, batch · heads]
@@ -352,19 +310,24 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     d = d if drop is None else d.mul_(drop)
     d = d.sub_(g.expand_rows(delta)).mul_(weights)
     del weights, used, by_key, s
-    d_bias = d_pairs = None
+    d_bias = None
     if p.rel_bias is not None and p.needs_grad[4]:
-        by_head = d.view(g.edges, g.batch, g.heads).sum(1)
-        d_bias = sum_by_index(bias_index(g, p.rel_bias), by_head, p.rel_bias.table.shape[1]).mT
-    if p.pair_bias is not None and p.needs_grad[7]:
-        d_pairs = pair_bias_gradient(g, d, p.pair_bias)
+        index = entries(p, g.csr, p.rel_bias.zero, p.rel_bias.table)
+        d_bias = sum_by_entry(index, d.view(g.edges, g.batch, g.heads), p.rel_bias.table.shape[1]).mT
     if p.edge_bias is not None:
         d_edge_bias = g.edge_gradient(d[..., None], p.edge_bias).clone()  # d is scaled in place below
     d = d if slope is None else d.mul_(slope)
     dq, dk, dweight, d_edge_keys = additive_gradients(g, d, p.weight) if p.weight is not None else dot_gradients(g, d)
-    d_rel_q, d_table = rel_gradients(g, d, p.rel_vectors) if p.rel_vectors is not None else (None, None)
+    d_rel_q = d_table = d_key_table = None
+    if (x := relative_vectors(g)) is not None:
+        d_rel_q, d_table = vector_gradients(g, d, x, by_key=False)
+        d_rel_q = g.head_gradient(d_rel_q, p.q)
+    if (x := key_vectors(g)) is not None:
+        d_keys, d_key_table = vector_gradients(g, d, x, by_key=True)
+        dk += d_keys
     dq, dk, dv = g.head_gradient(dq, p.q), g.head_gradient(dk, p.k), g.head_gradient(dv, p.v)
-    return [dq, dk, dv, dweight, d_bias, d_rel_q, d_table, d_pairs, None, d_edge_bias, d_edge_keys, d_edge_values]
+    edges = (d_edge_bias, d_edge_keys, d_edge_values)
+    return [dq, dk, dv, dweight, d_bias, d_rel_q, d_table, None, d_key_table, *edges]
 
 
 def dot_gradients(g: EdgeScores, d: Tensor) -> tuple[Tensor, Tensor, None, Tensor | None]:
@@ -381,17 +344,6 @@ def dot_gradients(g: EdgeScores, d: Tensor) -> tuple[Tensor, Tensor, None, Tenso
     for e in edge_steps(g, keys.shape[3]):
         d_keys[:, :, e] = g.edge_gradient(d[e][..., None] * take(rows, g.csr.rows[e]), keys)
     return dq, dk, None, d_keys
-
-
-def rel_gradients(g: EdgeScores, d: Tensor, rel: RelativeVectors) -> tuple[Tensor, Tensor]:
-    rel_q, table, index = rel_features(g, rel)
-    d_rel_q, d_table = torch.zeros_like(rel_q), torch.zeros_like(table)
-    for e in edge_steps(g, rel_q.shape[-1]):
-        ds = g.p.scale * d[e][..., None]
-        add_segments(d_rel_q, ds * take(table, index[e]), g.csr.starts, e)
-        d_table += sum_by_index(index[e], ds * take(rel_q, g.csr.rows[e]), len(d_table))
-    d_table = d_table.unflatten(1, (g.batch, g.heads)).sum(1).transpose(0, 1)
-    return g.head_gradient(d_rel_q.transpose(0, 1), g.p.q), d_table
 
 
 def additive_gradients(g: EdgeScores, d: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -420,21 +372,6 @@ def additive_gradients(g: EdgeScores, d: Tensor, weight: Tensor) -> tuple[Tensor
             dk, activation_slope(g.p, both, act).mul_(take(d, edge)[..., None]).mul_(weight), g.csr.key_starts, e
         )
     return dq.transpose(0, 1), dk.transpose(0, 1), dweight.view(g.batch, g.heads, -1).sum(0), d_keys
-
-
-def sum_by_index(index: Tensor, x: Tensor, size: int) -> Tensor:
-    """Sums of the rows of x that share an index, in the order of the rows: the same bits every time."""
-    index, order = index.sort(stable=True)
-    offsets = torch.searchsorted(index, torch.arange(size + 1, device=index.device))
-    return torch.segment_reduce(take(x, order), "sum", offsets=offsets, axis=0, unsafe=True)
-
-
-def add_segments(total: Tensor, x: Tensor, starts: Tensor, e: slice) -> None:
-    """Add x, for edges `e`, to the nodes whose segments they are in; a segment may continue in the next step."""
-    first = int(torch.searchsorted(starts, e.start, right=True)) - 1
-    last = int(torch.searchsorted(starts, e.stop, right=False))
-    offsets = (starts[first : last + 1] - e.start).clamp(0, e.stop - e.start)
-    total[first:last] += torch.segment_reduce(x, "sum", offsets=offsets, axis=0, unsafe=True)
 
 
 solve = define_operator("edges", forward, backward)

@@ -9,6 +9,8 @@ list can be made of a mask's contents.
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +18,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..call import Call, lower, without_autocast
 from ..costs import dense_is_faster, reads_contents
-from ..execution import AttentionFunction, mask_cache
+from ..execution import AttentionFunction, FunctionOfMask, mask_cache, tensor_cache
+from ..parts.mask import Mask, PairGrid
 from ..parts.masks import Causal, Everything
 from ..parts.pair_bias import PairBias
 from ..parts.positions import Alibi, Bias, T5Bias
@@ -27,7 +30,10 @@ from .backend import EDGES_ONLY
 name = "sdpa"
 
 GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a GPU
-GPU_SMALL = 1 << 24  # pairs of all heads up to which starting a kernel takes longer than the kernel
+BIAS_ELEMENTS = 1 << 22  # the same for a bias by distance, which kernels of ours compute as they go
+NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_dim
+MAX_HEAD_DIM = 256  # of our kernels
+GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
 CACHED = 1 << 16  # elements up to which the tensor of a mask without tensors is cached
@@ -89,7 +95,7 @@ def tensor_reason(call: Call) -> str | None:
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
-    if biased and call.q.dtype != call.exact:
+    if biased and call.q.dtype != call.exact and not call.position.exact_in(call.q.dtype, call.grid):  # type: ignore[union-attr]
         return f"{needs}, rounded to {call.q.dtype}"
     if call.q.device.type != "cpu" and not in_cuda_graph():
         return gpu_tensor_reason(call, biased, needs)
@@ -100,14 +106,24 @@ def tensor_reason(call: Call) -> str | None:
 
 
 def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
-    """Why a GPU should not get the mask as a tensor; None when that is faster than its tiles."""
-    if biased or call.q.shape[1] != call.k.shape[1]:
-        return needs
+    """Why a GPU should not get the mask or the bias as a tensor; None when that is faster than its tiles."""
+    if biased and learns_position(call):
+        return f"{needs}, and sum its gradient over all pairs"
     if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
         return f"{needs}, and their gradients may differ from call to call"
-    if tensor_elements(call, biased, GPU_ELEMENTS) > GPU_ELEMENTS:
-        return f"{needs}, of more than {GPU_ELEMENTS:,} elements"
+    no_kernel = max(call.q.shape[-1], call.v.shape[-1]) > MAX_HEAD_DIM  # none of ours
+    limit = NO_KERNEL_ELEMENTS if no_kernel else BIAS_ELEMENTS if biased else GPU_ELEMENTS
+    if tensor_elements(call, biased, limit) > limit:
+        return f"{needs}, of more than {limit:,} elements"
+    if no_kernel:
+        return None
     return None if dense_is_faster(call) else f"{needs}, which takes longer than the tiles of the mask"
+
+
+def learns_position(call: Call) -> bool:
+    """Whether a gradient of the position's own tensors is needed."""
+    tensors = () if call.position is None else call.position.tensors().values()
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def chosen_by_shape(call: Call) -> bool:
@@ -125,8 +141,7 @@ def tensor_elements(call: Call, biased: bool, limit: int) -> int:
     batch, heads = (shape[-4], shape[-3]) if len(shape) == 4 else (1, 1)
     rows = grid.queries if biased or shape[-2] > 1 or grid.queries == 1 else 1
     if biased and call.position is not None:
-        learned = any(x.requires_grad for x in call.position.tensors().values())
-        batch, heads = (grid.batch if learned else batch), grid.heads
+        batch, heads = (grid.batch if learns_position(call) else batch), grid.heads
     return batch * heads * rows * grid.keys
 
 
@@ -139,6 +154,8 @@ def run(call: Call) -> Tensor:
         else:
             p = lower(call)
             q, k, scale = p.q.to(v.dtype), p.k.to(v.dtype), p.scale
+        if scale <= 0:  # torch masks before it scales: −∞ · scale would be +∞ or NaN
+            q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
         if q.shape[-1] != v.shape[-1]:  # the fused kernels want one head_dim; zeros change nothing
             dim = max(q.shape[-1], v.shape[-1])
             q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
@@ -154,25 +171,80 @@ def run(call: Call) -> Tensor:
 
 def prepare(call: Call) -> AttentionFunction | None:
     """`run` as a function of q, k and v alone, for all calls of the same kind; None where it needs more than them."""
-    score = call.score
-    if type(score) is not Dot or call.position is not None or call.q.shape[-1] != call.v.shape[-1]:
+    position = call.position
+    return None if position is not None and position.tensors() else prepare_fixed(call)
+
+
+def prepare_fixed(call: Call) -> AttentionFunction | None:
+    """`run` as a function of q, k and v alone, for calls of the same kind with the same contents of the position.
+
+    None where it depends on more: a position that transforms q and k, or one that is being learned.
+    """
+    score, position = call.score, call.position
+    if type(score) is not Dot or call.q.shape[-1] != call.v.shape[-1]:
         return None
-    scale, grouped = score.factor(call.q.shape[-1]), call.q.shape[1] != call.k.shape[1]
+    if position is not None and (position.transforms or call.places is not None or learns_position(call)):
+        return None
+    if score.factor(call.q.shape[-1]) <= 0:  # `run` turns the sign of q
+        return None
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):
-        causal = isinstance(call.mask, Causal)
-        return functools.partial(scaled_dot_product_attention, is_causal=causal, scale=scale, enable_gqa=grouped)
-    if not cacheable(call):
+        return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
+    if position is None:
+        return MaskAsTensor.of(call).function(call.mask) if cacheable(call) else None
+    limit = CACHED if call.q.device.type == "cpu" else BIAS_ELEMENTS
+    if tensor_elements(call, True, limit) > limit:
         return None
-    mask, dead = mask_tensor(call)
-    return functools.partial(masked_attention, mask=mask, dead=dead, scale=scale, grouped=grouped)
+    tensor, dead = make_mask_tensor(call)
+    how = MaskAsTensor.of(call)
+    return functools.partial(masked_attention, mask=tensor, dead=dead, scale=how.scale, grouped=how.grouped)
+
+
+def plain_attention(scale: float | None, causal: bool, grouped: bool) -> AttentionFunction:
+    """torch's attention; arguments by name, which cost time, only where they differ from the defaults."""
+    if scale is None and not grouped:
+        return lambda q, k, v: scaled_dot_product_attention(q, k, v, None, 0.0, causal)
+    return functools.partial(scaled_dot_product_attention, is_causal=causal, scale=scale, enable_gqa=grouped)
+
+
+def function_of_mask(call: Call) -> FunctionOfMask | None:
+    """What makes the function of `prepare` for a mask with other contents; None where there is no such function."""
+    masked = call.position is None and not needs_no_tensor(call)
+    return MaskAsTensor.of(call).function if masked and prepare(call) is not None else None
+
+
+@dataclass(frozen=True)
+class MaskAsTensor:
+    """How calls of one kind hand their mask to torch's kernels: a boolean tensor, or a bias of 0 and −∞ in a type."""
+
+    grid: PairGrid
+    scale: float
+    grouped: bool
+    bias: torch.dtype | None
+
+    @classmethod
+    def of(cls, call: Call) -> MaskAsTensor:
+        scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
+        grouped = call.q.shape[1] != call.k.shape[1]
+        return cls(call.grid, scale, grouped, call.q.dtype if prefers_bias(call) else None)
+
+    def function(self, mask: Mask) -> AttentionFunction:
+        """Attention with that mask; its tensor is cached, for layers that share the mask."""
+        tensor, dead = mask_cache(mask).get(("mask tensor", self.grid, self.bias), lambda: self.make(mask))
+        return functools.partial(masked_attention, mask=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
+
+    def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
+        """The mask's tensor, and the rows without allowed keys, which see every key in it."""
+        with torch.inference_mode(False):  # later calls may need gradients
+            allowed, dead = allowed_pairs(mask, self.grid)
+            return (allowed if self.bias is None else as_bias(allowed, self.bias)), dead
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dead: Tensor | None, scale: float, grouped: bool
 ) -> Tensor:
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
-    if mask.is_cuda and mask.dtype == q.dtype and is_aligned(q) and is_aligned(k) and is_aligned(v):
+    if mask.is_cuda and not grouped and mask.dtype == q.dtype and is_aligned(q) and is_aligned(k) and is_aligned(v):
         output = efficient_attention(q, k, v, mask, scale)
     else:
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
@@ -194,20 +266,18 @@ def is_aligned(x: Tensor) -> bool:
 
 
 def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`make_mask_tensor`, cached with the mask for layers that share it, and for small calls; a bias by pair itself."""
+    """Mask and bias by distance as one tensor, and the rows without allowed keys; a bias by pair as it is.
+
+    It is cached with the mask for layers that share it, and in the plan for small calls with a bias by distance.
+    """
     if call.bias is not None:
         return call.bias.four_dims(), None
     if not cacheable(call) or torch.compiler.is_compiling():
         return make_mask_tensor(call)
-
-    def make() -> tuple[Tensor, Tensor | None]:
-        with torch.inference_mode(False):  # later calls may need gradients
-            return make_mask_tensor(call)
-
     if call.position is not None:
-        return call.plan.get("mask tensor", make)
-    key = ("mask tensor", call.grid, call.q.dtype if prefers_bias(call) else None)
-    return mask_cache(call.mask).get(key, make)
+        return call.plan.get("mask tensor", lambda: make_mask_tensor(call))
+    how = MaskAsTensor.of(call)
+    return mask_cache(call.mask).get(("mask tensor", how.grid, how.bias), lambda: how.make(call.mask))
 
 
 def cacheable(call: Call) -> bool:
@@ -220,19 +290,36 @@ def cacheable(call: Call) -> bool:
 
 def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here."""
-    i, j = call.grid.indices()
-    allowed = call.mask.permits(i, j, call.grid)
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+        allowed, dead = allowed_pairs(call.mask, call.grid)
+        if call.position is None or call.position.rotates:
+            return (as_bias(allowed, call.q.dtype) if prefers_bias(call) else allowed), dead
+        i, j = call.grid.indices()
+        bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
+        bias = torch.as_tensor(bias, device=call.q.device).to(call.q.dtype)
+        bias = bias.masked_fill(~allowed, -torch.inf)
+        return (pad_rows(bias) if call.q.is_cuda else bias), dead
+
+
+def allowed_pairs(mask: Mask, grid: PairGrid) -> tuple[Tensor, Tensor | None]:
+    """Every pair's answer, `[batch or 1, heads or 1, queries or 1, keys]`, and the rows without an allowed key.
+
+    Those rows see every key in the first; the second is None where there are none.
+    """
+    device = torch.device(grid.device)
+    allowed = mask.permits(*pair_indices(grid.queries, grid.keys, device), grid)
     allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
-    dead: Tensor | None = ~allowed.any(-1, keepdim=True)
-    waits = call.q.device.type != "cpu" and bool(call.mask.tensors())  # for the GPU, with every new batch
+    dead = ~allowed.any(-1, keepdim=True)
+    waits = device.type != "cpu" and bool(mask.tensors())  # for the GPU, with every new batch
     if not waits and not shapes_only() and not bool(dead.any()):
-        dead = None
-    allowed = allowed if dead is None else allowed | dead
-    if call.position is None or call.position.rotates:
-        return (bias_of(allowed, call) if prefers_bias(call) else allowed), dead
-    bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
-    bias = torch.as_tensor(bias, device=call.q.device).to(call.q.dtype)
-    return bias.masked_fill(~allowed, -torch.inf), dead
+        return allowed, None
+    return allowed | dead, dead
+
+
+@tensor_cache
+def pair_indices(queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """i `[queries, 1]` and j `[1, keys]` of every pair."""
+    return PairGrid(queries, keys, device=device).indices()
 
 
 def prefers_bias(call: Call) -> bool:
@@ -241,8 +328,12 @@ def prefers_bias(call: Call) -> bool:
     return call.q.is_cuda and not in_cuda_graph() and grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
 
 
-def bias_of(allowed: Tensor, call: Call) -> Tensor:
-    """0 where allowed, −∞ elsewhere, in q's type, with rows that begin at multiples of 16 elements."""
-    width = -(-allowed.shape[-1] // 16) * 16
-    bias = allowed.new_full((*allowed.shape[:-1], width), -torch.inf, dtype=call.q.dtype)[..., : allowed.shape[-1]]
-    return bias.masked_fill_(allowed, 0.0)
+def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where allowed, −∞ elsewhere."""
+    return pad_rows(allowed.new_zeros((), dtype=dtype).masked_fill(~allowed, -torch.inf))
+
+
+def pad_rows(x: Tensor) -> Tensor:
+    """x with rows that begin at multiples of 16 elements, as torch's kernel for biases wants them."""
+    keys = x.shape[-1]
+    return x if keys % 16 == 0 else pad(x, (0, -keys % 16))[..., :keys]

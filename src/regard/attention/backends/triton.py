@@ -15,9 +15,8 @@ from torch import Tensor
 from ..call import Call, LoweredCall, device_guard, lower, without_autocast
 from ..costs import formula_is_faster
 from ..execution import AttentionFunction
-from ..parts.disentangled import Disentangled
 from ..parts.masks import Everything
-from ..parts.positions import Alibi, Shaw, TransformerXL
+from ..parts.positions import Alibi, Disentangled, Shaw, TransformerXL
 from ..parts.scores import Additive, Dot
 from .backend import EDGES_ONLY
 from .custom_op import cast, define_operator
@@ -45,16 +44,7 @@ def unsupported_reason(call: Call) -> str | None:
         return "Triton's interpreter computes bfloat16 wrongly"
     if call.q.dtype == torch.float64:
         return "these kernels compute in float32 at most, and the tensors are float64"
-    return unsupported_parts(call) or unsupported_head_dim(call)
-
-
-def unsupported_parts(call: Call) -> str | None:
-    """Why kernels cannot take features of edges, or the position at explicit places; None when they can."""
-    if call.edges is not None:
-        return EDGES_ONLY
-    if call.places is not None and call.position is not None and not call.position.rotates:
-        return f"{type(call.position).__name__} at explicit places has no kernel"
-    return None
+    return EDGES_ONLY if call.edges is not None else unsupported_head_dim(call)
 
 
 @assume_constant
@@ -101,14 +91,17 @@ def run(call: Call) -> Tensor:
 
 
 def prepare(call: Call) -> AttentionFunction | None:
-    """A step of decoding as a function of q, k and v alone, for all calls of the same kind; None for other calls."""
+    """`run` as a function of q, k and v alone, for all calls of the same kind; None where it needs more than them."""
     fixed = call.position is None or (isinstance(call.position, Alibi) and call.position.slopes is None)
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
-    if not fixed or trains or type(call.score) is not Dot or not isinstance(call.mask, Everything):
+    if not fixed or type(call.score) is not Dot:
         return None
     from ..kernels.decode import passes as decode
+    from ..kernels.dot import step
 
-    return decode.DecodeStep(lower(call)) if decode.covers(lower(call)) is None else None
+    p = lower(call)
+    if not any(p.needs_grad) and isinstance(p.mask, Everything) and decode.covers(p) is None:
+        return decode.DecodeStep(p)
+    return step.DotStep(p, solve) if decode.covers(p) is not None and step.covers(p) else None
 
 
 def round_inputs(p: LoweredCall, call: Call) -> LoweredCall:

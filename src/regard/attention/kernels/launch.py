@@ -17,6 +17,8 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
+from ..call import LoweredCall
+
 LOG2E = math.log2(math.e)
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 COMPILED: set[Hashable] = set()  # keys of `compile_together` in this process
@@ -58,6 +60,32 @@ class PairLayout(NamedTuple):
             return None
         steps = [0 if size == 1 else step for size, step in zip(bias.shape, bias.stride(), strict=True)]
         return cls(tuple(steps), bias.dtype, bias.data_ptr() % 16 == 0)
+
+
+class PlacedTable(NamedTuple):
+    """A table by distance that is read at explicit places, which may differ by batch row."""
+
+    zero: int
+    entries: int
+    by_batch: bool
+
+    @classmethod
+    def of(cls, p: LoweredCall) -> PlacedTable | None:
+        """That of a call; None without places, or without a part by distance."""
+        part = p.rel_bias or p.rel_vectors or p.key_vectors
+        if p.places is None or part is None:
+            return None
+        return cls(part.zero, part.table.shape[1], max(map(len, p.places)) > 1)
+
+
+def pack_places(p: LoweredCall) -> Tensor | None:
+    """The places of queries and then of keys, from 0 on, int32 `[batch or 1, queries + keys]`; None if no part by
+    distance reads them."""
+    if p.places is None or PlacedTable.of(p) is None:
+        return None
+    batch = max(map(len, p.places))
+    places = torch.cat([x.expand(batch, -1) for x in p.places], 1)
+    return (places - places.min()).int()
 
 
 def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> Any:

@@ -212,17 +212,41 @@ def pair_bias_tile(
 
 
 @triton.jit
+def query_places(p_places, i_b, o_m, queries, stride_places):
+    """The places of queries o_m; the last one's beyond it."""
+    return tl.load(p_places + i_b * stride_places + tl.minimum(o_m, queries - 1))
+
+
+@triton.jit
+def key_places(p_places, i_b, o_n, queries, keys, stride_places):
+    """The places of keys o_n; the last one's beyond it."""
+    return tl.load(p_places + i_b * stride_places + queries + tl.minimum(o_n, keys - 1))
+
+
+@triton.jit
+def placed_bias(p_bias, i_h, b_i, b_j, zero, entries, scale, TRANSPOSED: tl.constexpr, SLOPES: tl.constexpr):
+    """scale · table[head, clamp(i − j + zero)] of a tile at explicit places, or −scale · slope · |i − j|."""
+    b_distance = per_query(b_i, TRANSPOSED) - per_query(b_j, not TRANSPOSED)
+    if SLOPES:
+        return -(tl.load(p_bias + i_h) * scale) * tl.abs(b_distance).to(tl.float32)
+    else:
+        o_t = tl.minimum(tl.maximum(b_distance + zero, 0), entries - 1)
+        return tl.load(p_bias + i_h * entries + o_t).to(tl.float32) * scale
+
+
+@triton.jit
 def add_after_product(
-    b_s, p_rel_bias, p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
-    origin, length, inv_scale, cap,
+    b_s, p_rel_bias, p_pairs, p_places, i_b, i_h, i_m, i_n, queries, keys,
+    stride_pb, stride_ph, stride_pm, stride_pn, stride_places, origin, length, inv_scale, cap,
     BM: tl.constexpr, BN: tl.constexpr, TRANSPOSED: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr,
-    PAIR_BIAS: tl.constexpr,
+    PAIR_BIAS: tl.constexpr, PLACED_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Scores in units of the scale from the product of a tile, and the derivative of their cap:
 
         cap · tanh(s / cap) + rel_bias + pair_bias,   1 − tanh²
 
-    Without a cap the product has started from rel_bias.
+    Without a cap the product has started from rel_bias, unless it is that of explicit places: PLACED_BIAS 1 reads a
+    table of `length` entries with distance 0 at `origin`, 2 computes it from slopes.
     """
     b_slope = 1.0
     if CAP:
@@ -244,6 +268,10 @@ def add_after_product(
                 False,
                 REL_BIAS,
             )
+    if PLACED_BIAS:
+        b_i = query_places(p_places, i_b, i_m + tl.arange(0, BM), queries, stride_places)
+        b_j = key_places(p_places, i_b, i_n + tl.arange(0, BN), queries, keys, stride_places)
+        b_s += placed_bias(p_rel_bias, i_h, b_i, b_j, origin, length, inv_scale, TRANSPOSED, PLACED_BIAS == 2)
     if PAIR_BIAS:
         b_s += inv_scale * pair_bias_tile(
             p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn, BM, BN, TRANSPOSED

@@ -173,3 +173,12 @@ def split_ranges(begin: Tensor, end: Tensor, limit: int) -> WorkItems:
     split_rows = torch.stack([split // lists, split % lists, last - slots[split], last], 1).int()
     items = [x[order].int() for x in (owner // lists, owner % lists, start, stop, slot)]
     return WorkItems(items[0], items[1], items[2], items[3], items[4], split_rows, splits)
+
+
+def renumber(items: WorkItems, instances: Tensor, first: int = 0) -> WorkItems:
+    """Work items whose groups index `instances` and whose rows begin at `first`, with the groups and rows meant."""
+    split_rows = items.split_rows.clone()
+    split_rows[:, 0] = instances[split_rows[:, 0].long()].int()
+    split_rows[:, 1] += first
+    group = instances[items.group.long()].int()
+    return items._replace(group=group, row=items.row + first, split_rows=split_rows)

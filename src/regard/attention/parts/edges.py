@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import BadInput
 from ..execution import mask_cache
 from .mask import Mask, PairGrid, Tiling
-from .masks import states_from, tile_sizes
+from .masks.tile_states import states_from, tile_sizes
 from .part import Part, check_tensor, format_value
 
 
@@ -57,6 +57,10 @@ class Edges(Mask):
     def check(self, grid: PairGrid) -> None:
         if not torch.compiler.is_compiling():
             self.sort(grid.queries, grid.keys)
+
+    @property
+    def checked_by_shape(self) -> bool:
+        return False
 
     def sort(self, queries: int, keys: int) -> SortedEdges:
         """The distinct edges, sorted once for all masks with these edges; raises when an index is out of range."""

@@ -5,15 +5,14 @@ combine with `&`, `|`, `~`. A mask also has a state for whole tiles of queries Ã
 `ALL` of them, or `MIXED`. With these as 0, 2 and 1, `&` is the minimum, `|` the maximum and `~` is 2 âˆ’ x (Kleene's
 three-valued logic), so the tiles of any combination follow without evaluating the pairs.
 
-A mask of your own needs `allow` alone: backends evaluate it once in every tile (`parts.tiles`) and remember the states.
+A mask of your own needs `allow` alone: backends evaluate it once in every tile (`parts.tiles`) and cache the states.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -183,7 +182,7 @@ class Mask(Part):
 
     @property
     def has_tiles(self) -> bool:
-        """Whether `tiles` knows the mask's tiles, as far as they are known without evaluating its pairs."""
+        """Whether `tiles` answers without evaluating pairs; where it does not, every tile is `MIXED`."""
         return type(self).tiles is not Mask.tiles
 
     def key_span(self, first: int, last: int) -> KeyBounds | None:
@@ -201,6 +200,11 @@ class Mask(Part):
 
     def check(self, grid: PairGrid) -> None:
         """Raise `BadInput` when the mask does not fit a call of these sizes."""
+
+    @property
+    def checked_by_shape(self) -> bool:
+        """Whether `check` reads the shapes of the mask's tensors and not their contents."""
+        return True
 
     def at_layer(self, layer: int, training: bool) -> Mask | None:
         """The mask of one layer of a stack: this one, unless it specifies one for each layer."""
@@ -248,11 +252,19 @@ class Mask(Part):
         fields = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | Mask)}
         return replace(self, **fields) if fields else self  # type: ignore[type-var]
 
-    def plot(self, queries: int | list[str], keys: int | list[str] | None = None, **options: Any) -> Figure:
+    def plot(
+        self,
+        queries: int | list[str],
+        keys: int | list[str] | None = None,
+        *,
+        batch: int = 0,
+        head: int = 0,
+        title: str | None = None,
+    ) -> Figure:
         """The mask as a picture; give sizes, or words to write on the axes in place of numbers."""
         from ..plotting import plot_mask
 
-        return plot_mask(self, queries, keys, **options)
+        return plot_mask(self, queries, keys, batch=batch, head=head, title=title)
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, other) if isinstance(other, Mask) else NotImplemented
@@ -265,11 +277,36 @@ class Mask(Part):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class And(Mask):
-    """Pairs that both masks allow."""
+class Combination(Mask):
+    """Two masks, of which `And` allows the pairs that both allow, and `Or` those that either does."""
 
     left: Mask
     right: Mask
+
+    @property
+    def has_tiles(self) -> bool:
+        return self.left.has_tiles and self.right.has_tiles
+
+    @property
+    def key_period(self) -> int:
+        return math.lcm(self.left.key_period, self.right.key_period)
+
+    @property
+    def by_rows(self) -> bool:
+        return self.left.by_rows and self.right.by_rows
+
+    def check(self, grid: PairGrid) -> None:
+        self.left.check(grid)
+        self.right.check(grid)
+
+    @property
+    def checked_by_shape(self) -> bool:
+        return self.left.checked_by_shape and self.right.checked_by_shape
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class And(Combination):
+    """Pairs that both masks allow."""
 
     @property
     def formula(self) -> str:  # type: ignore[override]
@@ -284,21 +321,9 @@ class And(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         return torch.minimum(self.left.tiles(tiling), self.right.tiles(tiling))
 
-    @property
-    def has_tiles(self) -> bool:
-        return self.left.has_tiles and self.right.has_tiles
-
     def key_span(self, first: int, last: int) -> KeyBounds | None:
         left, right = self.left.key_span(first, last), self.right.key_span(first, last)
         return None if left is None or right is None else (max(left[0], right[0]), min(left[1], right[1]))
-
-    @property
-    def key_period(self) -> int:
-        return math.lcm(self.left.key_period, self.right.key_period)
-
-    @property
-    def by_rows(self) -> bool:
-        return self.left.by_rows and self.right.by_rows
 
     @property
     def causal(self) -> bool:
@@ -308,20 +333,13 @@ class And(Mask):
     def allows_future(self) -> bool:
         return self.left.allows_future and self.right.allows_future
 
-    def check(self, grid: PairGrid) -> None:
-        self.left.check(grid)
-        self.right.check(grid)
-
     def __repr__(self) -> str:
-        return f"{parenthesize(self.left, Or)} & {parenthesize(self.right, And | Or)}"
+        return f"{parenthesize(self.left, Or)} & {parenthesize(self.right, Combination)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Or(Mask):
+class Or(Combination):
     """Pairs that either mask allows."""
-
-    left: Mask
-    right: Mask
 
     @property
     def formula(self) -> str:  # type: ignore[override]
@@ -336,21 +354,9 @@ class Or(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         return torch.maximum(self.left.tiles(tiling), self.right.tiles(tiling))
 
-    @property
-    def has_tiles(self) -> bool:
-        return self.left.has_tiles and self.right.has_tiles
-
     def key_span(self, first: int, last: int) -> KeyBounds | None:
         left, right = self.left.key_span(first, last), self.right.key_span(first, last)
         return None if left is None or right is None else (min(left[0], right[0]), max(left[1], right[1]))
-
-    @property
-    def key_period(self) -> int:
-        return math.lcm(self.left.key_period, self.right.key_period)
-
-    @property
-    def by_rows(self) -> bool:
-        return self.left.by_rows and self.right.by_rows
 
     @property
     def causal(self) -> bool:
@@ -360,12 +366,8 @@ class Or(Mask):
     def allows_future(self) -> bool:
         return self.left.allows_future or self.right.allows_future
 
-    def check(self, grid: PairGrid) -> None:
-        self.left.check(grid)
-        self.right.check(grid)
-
     def __repr__(self) -> str:
-        return f"{parenthesize(self.left, And)} | {parenthesize(self.right, And | Or)}"
+        return f"{parenthesize(self.left, And)} | {parenthesize(self.right, Combination)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -406,10 +408,14 @@ class Not(Mask):
     def check(self, grid: PairGrid) -> None:
         self.mask.check(grid)
 
+    @property
+    def checked_by_shape(self) -> bool:
+        return self.mask.checked_by_shape
+
     def __repr__(self) -> str:
-        return f"~{parenthesize(self.mask, And | Or)}"
+        return f"~{parenthesize(self.mask, Combination)}"
 
 
-def parenthesize(mask: Mask, classes: type[Mask] | UnionType) -> str:
-    """The mask as text, in parentheses where it is of one of the classes."""
-    return f"({mask!r})" if isinstance(mask, classes) else repr(mask)
+def parenthesize(mask: Mask, combination: type[Combination]) -> str:
+    """The mask as text, in parentheses where it is such a combination."""
+    return f"({mask!r})" if isinstance(mask, combination) else repr(mask)

@@ -72,7 +72,7 @@ def equal_values(a: object, b: object) -> bool:
         return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return False
-    equal: Any = type(a) is type(b) and a == b
+    equal: Any = type(a) is type(b) and a == b  # an array of another library compares element by element
     return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
 
 

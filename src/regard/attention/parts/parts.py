@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NoReturn
+from typing import NoReturn, TypedDict
 
 from torch import Tensor
 
@@ -21,13 +21,27 @@ from .sink import Sink
 DOT, EXACT = Dot(), Exact()
 
 
+class PartOptions(TypedDict, total=False):
+    """The parts of an attention as arguments of `attend`."""
+
+    score: Score | None
+    position: Position | None
+    mask: Mask | None
+    method: Method | None
+    dropout: float
+    sink: Sink | None
+    bias: PairBias | None
+    places: Places | None
+    edges: EdgeFeatures | None
+
+
 @dataclass(frozen=True, repr=False, init=False)
 class Parts:
     """What one attention computes: score, position, mask, method and dropout, a sink, a bias by pair, places and
     features of edges.
 
     `attend`, `plan` and `look` make one of their arguments; layers, stacks and tasks are built from one, in which a
-    learned part stands as its specification (`PartSpec`). `score` None is `Dot()`, `method` None is `Exact()`. Raises
+    learned part is given by its specification (`PartSpec`). `score` None is `Dot()`, `method` None is `Exact()`. Raises
     `BadInput` when a field has another type.
 
     >>> import regard as rg

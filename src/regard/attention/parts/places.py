@@ -118,5 +118,9 @@ class PlacedMask(Mask):
     def check(self, grid: PairGrid) -> None:
         self.mask.check(self.at_grid(grid))
 
+    @property
+    def checked_by_shape(self) -> bool:
+        return self.mask.checked_by_shape
+
     def __repr__(self) -> str:
         return repr(self.mask)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...errors import BadInput
-from . import language_masks, masks
+from . import masks
 from .mask import Mask
 
 Choices = Mapping[str, Callable[..., Any]]
@@ -28,9 +28,9 @@ MASKS: dict[str, Callable[..., Any]] = {
         masks.Global,
         masks.RandomBlocks,
         masks.NearBlocks,
-        language_masks.Chunked,
-        language_masks.Prefix,
-        language_masks.Tree,
+        masks.Chunked,
+        masks.Prefix,
+        masks.Tree,
         masks.longformer,
         masks.bigbird,
     )

@@ -7,6 +7,7 @@ gradient of every tensor that went in may be off by twice what the formula itsel
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 
 from ...errors import RegardError
 from ...terminal import Debug, Json, print_message, print_result, report_errors, typer
+from .coverage import Coverage
 
 SHAPES = ((300, 500), (129, 64), (1, 700), (500, 260))
 """Queries and keys of one call in ten, which has many tiles."""
@@ -39,6 +41,7 @@ class KernelReport:
     versions: dict[str, str | None]
     seed: int
     first: int
+    interpreted: bool = False  # whether Triton's kernels ran in its interpreter
     calls: int = 0
     gradients: int = 0
     seconds: float = 0.0
@@ -46,12 +49,23 @@ class KernelReport:
     dtypes: dict[str, int] = field(default_factory=dict)
     failed: int = 0
     failures: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values: of the coverage the counts by part, and the pairs of parts that no call had."""
+        covered = {"parts": self.coverage.parts, "pairs": len(self.coverage.pairs)}
+        covered["missing_pairs"] = self.coverage.missing_pairs()
+        return {name: getattr(self, name) for name in vars(self)} | {
+            "backends": {name: asdict(backend) for name, backend in self.backends.items()},
+            "coverage": covered,
+        }
 
     def add_failure(self, number: int, message: str) -> None:
         """Count a failure and keep its text, with the command that repeats it."""
         self.failed += 1
         if len(self.failures) < MAX_FAILURES:
             again = f"regard check-kernels --seed {self.seed} --first {number} --calls 1"
+            again += " --interpret" if self.interpreted else ""
             self.failures.append(f"{message[:600]} ({again})")
 
     def __str__(self) -> str:
@@ -62,6 +76,11 @@ class KernelReport:
             for name, report in sorted(self.backends.items())
         ]
         lines += [f"  {failure}" for failure in self.failures]
+        missing = self.coverage.missing_pairs()
+        lines.append(
+            f"{len(self.coverage.parts)} parts, {len(self.coverage.pairs):,} pairs of parts in a call together"
+        )
+        lines += [f"  not yet: {'; '.join(missing[:10])}{' …' if len(missing) > 10 else ''}"] if missing else []
         tensors = sum(report.tensors for report in self.backends.values())
         return "\n".join([*lines, f"{self.failed} of {tensors:,} tensors are off by more"])
 
@@ -73,11 +92,12 @@ def run_calls(
     device: str,
     first: int = 0,
     report_progress: Callable[[str], None] = lambda text: None,
+    interpreted: bool = False,
 ) -> KernelReport:
     """Run calls `first`, `first` + 1, … until there are `calls` of them or the time is over, whichever is set."""
     from ... import machine
 
-    report = KernelReport(device_name(device), machine.versions(), seed, first)
+    report = KernelReport(device_name(device), machine.versions(), seed, first, interpreted)
     start = told = time.monotonic()
     while (not calls or report.calls < calls) and (not minutes or time.monotonic() - start < 60 * minutes):
         run_call(report, first + report.calls, device)
@@ -93,15 +113,16 @@ def run_call(report: KernelReport, number: int, device: str) -> None:
     """Compare every backend that can run the call of this number with the oracle."""
     from .oracle import compare_backends
 
-    case = make_case(report.seed, number, device)
+    case = make_case(report.seed, number, device, report.interpreted)
     dtype = str(case.dtype).removeprefix("torch.")
     report.dtypes[dtype] = report.dtypes.get(dtype, 0) + 1
     try:
-        backends = usable_backends(case, device)
+        backends = usable_backends(case, device, report.interpreted)
         comparisons = compare_backends(case, backends, device)
     except Exception as error:  # whatever a backend raises is a failure of this call
         report.add_failure(number, f"{case}: {type(error).__name__}: {error}")
         return
+    report.coverage.add(case, backends)
     for name in backends:
         report.backends.setdefault(name, BackendReport()).calls += 1
     for comparison in comparisons:
@@ -114,8 +135,11 @@ def run_call(report: KernelReport, number: int, device: str) -> None:
             report.add_failure(number, f"{comparison.backend}: {case}: {comparison}")
 
 
-def make_case(seed: int, number: int, device: str) -> Any:
-    """The random call of this number: one in ten over many tiles, one in ten a graph, one in ten with rarer parts."""
+def make_case(seed: int, number: int, device: str, interpreted: bool = False) -> Any:
+    """The random call of this number: one in ten over many tiles, two in ten graphs, the others of any kind.
+
+    Half of them have a cap, a sink or a bias by pair, and a quarter explicit places.
+    """
     import torch
 
     from .random_calls import RandomCalls
@@ -123,16 +147,19 @@ def make_case(seed: int, number: int, device: str) -> Any:
     draw = RandomCalls(f"{seed} {number}")
     doubles = 6 if device == "cpu" else 1
     dtypes = [torch.float64] * doubles + [torch.float32] * 3 + [torch.float16, torch.bfloat16] * (1 + (device != "cpu"))
+    dtypes = [torch.float32, torch.float16] if interpreted else dtypes  # what the interpreter computes
     dtype = draw.rng.choice(dtypes)
     turn = number % 10
     shape = draw.rng.choice(SHAPES) if turn == 0 else draw.sizes()
-    return draw.case(
-        *shape, dtype, "edges" if turn == 1 else "any", small=turn == 0, others=turn == 2, places=turn == 3
-    )
+    graph = "edges" if turn in (1, 6) else "any"
+    return draw.case(*shape, dtype, graph, small=turn == 0, others=turn == 2, places=turn == 3)
 
 
-def usable_backends(case: Any, device: str) -> list[str]:
-    """Every backend without a reason against the case; the formula itself is the oracle, so it is left out."""
+def usable_backends(case: Any, device: str, interpreted: bool = False) -> list[str]:
+    """Every backend without a reason against the case; the formula itself is the oracle, so it is left out.
+
+    On a CPU Triton's kernels run in its interpreter, which takes seconds to minutes for each call, only if asked for.
+    """
     from ...attention.backends import BACKENDS
     from ...attention.call import make_call
     from .oracle import make_leaves
@@ -143,8 +170,7 @@ def usable_backends(case: Any, device: str) -> list[str]:
     if places is not None:
         places = replace(places, **{name: x.to(device) for name, x in places.tensors().items()})
     call = make_call(*(leaves[name] for name in "qkv"), **parts, mask=mask, dropout=case.dropout, places=places)
-    # On a CPU Triton's kernels are interpreted, which takes minutes for each call; they have tests of their own.
-    left_out = {"reference", "triton"} if device == "cpu" else {"reference"}
+    left_out = {"reference"} if interpreted or device != "cpu" else {"reference", "triton"}
     able = [name for name, module in BACKENDS.items() if module.unsupported_reason(call) is None]
     return [name for name in able if name not in left_out] + ["auto"]
 
@@ -162,6 +188,7 @@ def check_kernels(
     seed: Annotated[int, typer.Option(help="Decides the random calls.")] = 0,
     first: Annotated[int, typer.Option(help="Number of the first call.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    interpret: Annotated[bool, typer.Option(help="Without a GPU, also run Triton's kernels interpreted.")] = False,
     threads: Annotated[int, typer.Option(help="Threads of the CPU.", min=1)] = 1,
     out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
     as_json: Json = False,
@@ -179,11 +206,13 @@ def check_kernels(
             raise Unsupported("torch finds no CUDA device. Run regard check-kernels --device cpu.")
         chosen = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         torch.set_num_threads(threads)
+        if interpret and chosen == "cpu":
+            os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
         limit = minutes if minutes or calls else 5.0
-        report = run_calls(calls, limit, seed, chosen, first, print_message)
+        report = run_calls(calls, limit, seed, chosen, first, print_message, interpret and chosen == "cpu")
         if out is not None:
-            out.write_text(json.dumps(asdict(report), indent=1) + "\n", "utf8")
+            out.write_text(json.dumps(report.to_json(), indent=1) + "\n", "utf8")
             print_message(f"Written to {out}")
-        print_result(asdict(report), str(report), as_json)
+        print_result(report.to_json(), str(report), as_json)
         if report.failed:
             raise RegardError(f"{report.failed} tensors of {report.calls:,} calls do not agree with the formula.")

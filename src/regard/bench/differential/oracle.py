@@ -24,8 +24,10 @@ from regard.errors import RegardError
 # What no backend can avoid, however it is written: one rounding of the result to its type, half an ulp of the largest
 # number; sums taken in another order in the type that sums are computed in, a few ulps of the numbers added, which
 # may cancel (see `cancellation_sizes`); and, in a kernel that stores no weights, two more roundings before the gradient
-# of v: of a score that is computed again, and of the log-sum-exp that it is compared with (see `weight_gradient_size`).
+# of values: of a score that is computed again, and of the log-sum-exp that it is compared with (see
+# `weight_gradient_size`).
 ULPS = 8
+OF_VALUES = ("gradient of v", "gradient of edges.values")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Case:
     sink: rg.Sink | None = None
     bias: rg.PairBias | None = None
     places: rg.Places | None = None
+    edges: rg.EdgeFeatures | None = None
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}{list(x.shape)}" for name, x in (("q", self.q), ("k", self.k), ("v", self.v)))
@@ -60,6 +63,7 @@ class Case:
 
     def parts(self) -> dict[str, Any]:
         parts = {"score": self.score, "position": self.position, "sink": self.sink, "bias": self.bias}
+        parts["edges"] = self.edges
         return {name: part for name, part in parts.items() if part is not None}
 
 
@@ -119,7 +123,14 @@ def cancellation_sizes(case: Case) -> dict[str, float]:
     call = make_call(q, k, v, **parts, mask=case.mask, places=case.places)
     score = reference.scores(call)
     flow = random_gradient(torch.empty(*score.shape[:3], v.shape[3]), torch.float64, case.seed).abs()
-    terms = (flow @ reference.per_query_head(v, call).abs().mT).amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
+    values = reference.per_query_head(v, call)
+    if call.edges is None:
+        terms = flow @ values.abs().mT
+    else:
+        terms = torch.einsum(
+            "bhid,bhijd->bhij", flow, reference.for_every_pair(values, "values", call.edges, call).abs()
+        )
+    terms = terms.amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
     signs = torch.randint(2, terms.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
     weights = reference.softmax(score, call.sink)
     off = (weights * terms * signs).detach()
@@ -164,7 +175,7 @@ def compare_results(
             continue
         rounding = torch.finfo(got.dtype).eps / 2 * largest(want)
         limit = 2 * own[name] + rounding + ULPS * ulp * max(scale, sizes.get(name, 0.0))
-        limit += ulp * sizes["recomputed weights"] if name == "gradient of v" else 0.0
+        limit += ulp * sizes["recomputed weights"] if name in OF_VALUES else 0.0
         comparisons.append(Comparison(backend, name, error(got, want), limit))
     return comparisons
 

@@ -246,7 +246,11 @@ class RandomCalls:
         others: bool = False,
         places: bool = False,
     ) -> Case:
-        """A whole call; `mask` names its kind; `small` keeps other sizes small; `others` adds what few calls have."""
+        """A whole call; `mask` names its kind; `small` keeps other sizes small.
+
+        With `others` it has at least one of a cap, a sink and a bias by pair, and with `places` it has places; without
+        them some calls have these.
+        """
         batch, kv_heads, group = self.rng.choice([1, 1, 2, 3]), self.rng.choice([1, 2]), self.rng.choice([1, 1, 2, 3])
         batch, kv_heads, group = (
             (min(size, 2) for size in (batch, kv_heads, group)) if small else (batch, kv_heads, group)
@@ -258,17 +262,21 @@ class RandomCalls:
         grid = PairGrid(queries, keys, batch, heads)
         if isinstance(position, rg.Rotary) and self.chance(0.5):
             position = self.draw_axial_rotary(grid, dim)
-        rare = self.others(grid) if others else {}
-        rare |= {"places": self.places(grid)} if places else {}
+        rare = self.others(grid) if others or self.chance(0.4) else {}
+        rare |= {"places": self.places(grid)} if places or self.chance(0.2) else {}
         score = replace(score, cap=rare.pop("cap", None))  # type: ignore[type-var]
-        half = dtype in (torch.float16, torch.bfloat16)
+        half, value_dim = dtype in (torch.float16, torch.bfloat16), self.rng.choice([1, 5, 8, dim])
+        drawn = self.mask(grid) if mask == "any" else self.primitive(grid, mask)
+        if isinstance(drawn, rg.Edges) and self.chance(0.5):
+            drawn = rg.Edges(drawn.edge_index.unique(dim=1)[:, self.rng.choice([slice(None), slice(None, None, 2)])])
+            rare |= {"edges": self.edge_features(grid, drawn, key_dim, value_dim, score, position)}
         return Case(
             self.normal(batch, heads, queries, dim),
             self.normal(batch, kv_heads, keys, key_dim),
-            self.normal(batch, kv_heads, keys, self.rng.choice([1, 5, 8, dim])),
+            self.normal(batch, kv_heads, keys, value_dim),
             score,
             position,
-            self.mask(grid) if mask == "any" else self.primitive(grid, mask),
+            drawn,
             dropout=self.rng.choice([0.0, 0.0, 0.0, 0.3, 0.9]),
             dtype=dtype,
             carried=torch.float32 if half and self.chance(0.5) else None,
@@ -284,6 +292,28 @@ class RandomCalls:
         keys = draw(grid.keys).sort(1).values if self.chance(0.5) else draw(grid.keys)
         keys = keys[0] if self.chance(0.2) else keys
         return rg.Places(keys, draw(grid.queries) if grid.queries > grid.keys or self.chance(0.5) else None)
+
+    def edge_features(
+        self,
+        grid: PairGrid,
+        graph: rg.Edges,
+        key_dim: int,
+        value_dim: int,
+        score: rg.Score,
+        position: rg.Position | None,
+    ) -> rg.EdgeFeatures:
+        """Numbers and vectors of the edges; their keys not with parts that change keys."""
+        edges = graph.edge_index.shape[1]
+        front = lambda: [size if self.chance(0.6) else 1 for size in (grid.batch, grid.heads)]  # noqa: E731
+        fields = {
+            "bias": lambda: self.normal(*front(), edges),
+            "keys": lambda: self.normal(*front(), edges, key_dim),
+            "values": lambda: self.normal(*front(), edges, value_dim),
+        }
+        if isinstance(score, rg.Cosine) or (position is not None and position.rotates):
+            del fields["keys"]
+        chosen = self.rng.sample(sorted(fields), self.rng.randrange(1, len(fields) + 1))
+        return rg.EdgeFeatures(**{name: fields[name]() for name in sorted(chosen)})
 
     def others(self, grid: PairGrid) -> dict[str, Any]:
         """At least one of a cap, a sink and a bias by pair, whose sizes broadcast in any dimension."""

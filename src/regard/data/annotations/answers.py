@@ -11,11 +11,16 @@ from ..files import Paths, file_format, read_text, resolve_paths
 from ..json_values import ParsedObject
 from ..reading import Reading, ReadingBuilder, raise_fault
 from ..tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
+from ..tables.json_rows import json_document
 
 QUESTION_NAMES = ("question", "query", "问题")
 CONTEXT_NAMES = ("context", "passage", "paragraph", "text", "document", "上下文", "文章", "段落")
 ANSWER_NAMES = ("answer", "answers", "answer_text", "答案")
 START_NAMES = ("answer_start", "start")
+
+
+SEARCHED = 1 << 20
+"""Characters of a file in which the line of a question is looked for."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,18 @@ def read_answers(
     ]
     for path in resolve_paths(paths):
         with builder.reading(path):
-            document = squad_document(path)
+            text = read_text(path) if file_format(path) == "json" else ""
+            document = squad_document(path, text) if text else None
             if document is not None:
-                builder.each(squad_questions(path, document), lambda found: found.read())
+                builder.each(squad_questions(path, text, document), lambda found: found.read())
             else:
                 read_answer_rows(path, wanted, builder)
     return builder.build()
 
 
-def squad_document(path: Path) -> ParsedObject | None:
+def squad_document(path: Path, text: str) -> ParsedObject | None:
     """The JSON of a file in SQuAD's form; None for other files."""
-    if file_format(path) != "json":
-        return None
-    text = read_text(path)
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise_fault(path, f"is no JSON: {error.msg}.", error.lineno, error.colno)
+    document = json_document(path, text)
     articles = document.get("data") if isinstance(document, dict) else None
     nested = isinstance(articles, list) and any(isinstance(item, dict) and "paragraphs" in item for item in articles)
     return document if nested else None
@@ -72,10 +72,16 @@ class SquadQuestion:
     """A question of SQuAD's JSON, with its passage and the place where it stands."""
 
     path: Path
-    line: int | None
+    text: str
     question: object
     context: object
     answers: object
+
+    @property
+    def line(self) -> int | None:
+        """The line where the question first stands in the file; None in large files, where looking takes long."""
+        place = self.text.find(json.dumps(self.question, ensure_ascii=False)) if len(self.text) < SEARCHED else -1
+        return None if place < 0 else self.text.count("\n", 0, place) + 1
 
     def read(self) -> QuestionAnswer:
         if not isinstance(self.question, str) or not isinstance(self.context, str):
@@ -90,17 +96,19 @@ class SquadQuestion:
         return QuestionAnswer(self.question.strip(), self.context, tuple(dict.fromkeys(answers)))
 
 
-def squad_questions(path: Path, document: ParsedObject) -> Iterator[SquadQuestion]:
-    """The questions of SQuAD's JSON; the line of one is where its text is first found in the file."""
-    lines = read_text(path).split("\n")
+def squad_questions(path: Path, text: str, document: ParsedObject) -> Iterator[SquadQuestion]:
+    """The questions of SQuAD's JSON."""
     for article in document["data"]:
-        for paragraph in article.get("paragraphs", []) if isinstance(article, dict) else []:
-            for item in paragraph.get("qas", []):
-                question = item.get("question")
-                key = json.dumps(question, ensure_ascii=False)
-                line = next((n for n, text in enumerate(lines, 1) if key in text), None) if len(lines) < 5000 else None
+        for paragraph in objects_in(article, "paragraphs"):
+            for item in objects_in(paragraph, "qas"):
                 answers = [] if item.get("is_impossible") else item.get("answers")
-                yield SquadQuestion(path, line, question, paragraph.get("context"), answers)
+                yield SquadQuestion(path, text, item.get("question"), paragraph.get("context"), answers)
+
+
+def objects_in(value: object, name: str) -> list[ParsedObject]:
+    """The objects of a list in an object; none where it has no such list."""
+    items = value.get(name) if isinstance(value, dict) else None
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def check_answer(context: str, text: object, start: object) -> str:

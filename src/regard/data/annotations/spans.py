@@ -78,7 +78,8 @@ def read_tag_columns(path: Path, column: str | None, builder: ReadingBuilder[Spa
         sentence = make(block)
         for (number, line), tag in zip(rows, sentence.tags, strict=False):
             if parse_tag(tag) is None:
-                raise_fault(path, f"{bad_tag(tag)} {wrong_column_hint(conllu)}", number, line.rfind(tag) + 1)
+                hint = f"Give the column of the tags: column={'misc' if conllu else 2}."
+                raise_fault(path, f"{bad_tag(tag)} {hint}", number, line.rfind(tag) + 1)
         return from_tags(sentence.words, sentence.tags)
 
     builder.each(sentence_blocks(lines), read)
@@ -86,10 +87,6 @@ def read_tag_columns(path: Path, column: str | None, builder: ReadingBuilder[Spa
 
 def bad_tag(tag: str) -> str:
     return f"the tag is {tag!r:.40}; wanted O, or a prefix and a label, such as B-PER, I-PER, E-PER or S-PER."
-
-
-def wrong_column_hint(conllu: bool) -> str:
-    return "Give the column of the tags: column=misc." if conllu else "Give the column of the tags: column=2."
 
 
 def parse_tag(tag: str) -> tuple[str, str] | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import add
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 import torch
 from torch import Tensor
 
-from ...limits import LINE_BYTES
+from ...limits import LINE_BYTES, expansion_excess
 from ..files import file_format
 from ..reading import FaultCollector, count_noun, raise_fault
 from ..tables.columnar import MAX_THRIFT, import_pyarrow
@@ -21,9 +23,11 @@ from .edge_tables import SOURCE_NAMES, TARGET_NAMES, find_first
 if TYPE_CHECKING:
     import numpy as np
 
-CHUNK = 1 << 24
+CHUNK = 1 << 22
 """Bytes of text that are parsed together."""
-ROWS = 1 << 20
+EDGE_BYTES = 64
+"""What an edge takes in memory while it is read, its line included."""
+ROWS = 1 << 18
 """Rows of Parquet that are read together."""
 
 Block = tuple[Callable[[int], int], "np.ndarray"]
@@ -68,23 +72,34 @@ def read_blocks(path: Path) -> Iterator[Block]:
 
 
 def read_parquet_blocks(path: Path) -> Iterator[Block]:
-    import numpy
-
     pyarrow = import_pyarrow()
+    try:
+        yield from parquet_blocks(path, pyarrow)
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        reason = str(error).split("\n")[0]
+        raise_fault(path, f"is no Parquet file that can be read ({reason:.200}). Get the whole file again.")
+
+
+def parquet_blocks(path: Path, pyarrow: ModuleType) -> Iterator[Block]:
+    import numpy
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
     with parquet.ParquetFile(path, thrift_string_size_limit=MAX_THRIFT, thrift_container_size_limit=1_000_000) as file:
-        names = file.schema_arrow.names
+        schema, packed, line = file.schema_arrow, path.stat().st_size, 1
+        names = schema.names
         if len(names) < 2:
-            raise_fault(path, f"has the columns {', '.join(names)}; wanted a source and a target.")
+            raise_fault(path, f"has the columns {', '.join(names)[:200]}; wanted a source and a target.")
         columns = find_ends(names)
-        line = 1
+        for n in columns:
+            if not pyarrow.types.is_integer(kind := schema.types[n]):
+                raise_fault(path, f"the column {names[n]!r:.80} has {kind}; wanted whole numbers, the nodes.")
         for batch in file.iter_batches(ROWS, columns=[names[n] for n in columns]):
+            if message := expansion_excess(packed, EDGE_BYTES * (line + batch.num_rows)):
+                raise_fault(path, message, line)
             ends = [batch.column(names[n]) for n in columns]
             for n, end in zip(columns, ends, strict=True):
-                if not pyarrow.types.is_integer(end.type) or end.null_count:
-                    what = "empty cells" if end.null_count else str(end.type)
-                    raise_fault(path, f"the column {names[n]!r} has {what}; wanted whole numbers, the nodes.", line)
+                if end.null_count:
+                    raise_fault(path, f"the column {names[n]!r:.80} has empty cells; wanted the nodes.", line)
             yield partial(add, line), numpy.stack([end.to_numpy().astype("int64") for end in ends], axis=1)
             line += batch.num_rows
 
@@ -117,8 +132,11 @@ def line_blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
-        rest, line = b"", 1
-        while chunk := file.read(CHUNK):
+        rest, line, size = b"", 1, 0
+        while chunk := read_chunk(path, file):
+            size += len(chunk)
+            if packed and (message := expansion_excess(raw.tell(), size + EDGE_BYTES * line)):
+                raise_fault(path, message, line)
             data = rest + chunk
             cut = data.rfind(b"\n") + 1
             rest = data[cut:]
@@ -132,6 +150,14 @@ def line_blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
             yield line, [rest]
         elif line == 1:
             raise_fault(path, "the file is empty.")
+
+
+def read_chunk(path: Path, file: BinaryIO) -> bytes:
+    """The next bytes of a file, which may be packed."""
+    try:
+        return file.read(CHUNK)
+    except (OSError, EOFError, zlib.error) as error:
+        raise_fault(path, f"is a broken gzip file ({error}). Get the whole file again.")
 
 
 def read_head(path: Path, lines: list[bytes]) -> tuple[int, list[bytes], tuple[int, int], str | None]:

@@ -153,7 +153,7 @@ def infer_label_type(table: Table, name: str, builder: FaultCollector) -> LabelT
     """'number' if 90 % of the labels are numbers and some are fractions or more than 20 differ, 'labels' for sets of
     labels, else 'class'."""
     if column_label_type(table, name, "auto") == "labels":
-        builder.note(f"{table.path.name}: {name!r} holds sets of labels; label_type=class takes each set as one class")
+        builder.note(f"{table.path.name}: {name!r} holds sets of labels; target=class takes each set as one class")
         note_empty_labels(table, name, builder)
         return "labels"
     texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Missing
-from ..arrays import Arrays
+from ..arrays import Arrays, map_array
 from ..files import file_format
 from ..reading import is_foreign, raise_fault
 
@@ -96,6 +96,9 @@ class FolderArrays(Arrays):
                 self.raise_fault(name, "holds Python objects, which could run code when read. Save numbers or text.")
             self.raise_fault(name, f"is broken ({type(error).__name__}: {str(error)[:200]}). Get the file again.")
 
+    def check_count(self, name: str, count: int) -> None:
+        """Nothing: these arrays are not packed."""
+
     def raise_fault(self, name: str, message: str) -> NoReturn:
         raise_fault(self.arrays.get(name, self.path), message)
 
@@ -103,27 +106,6 @@ class FolderArrays(Arrays):
 def is_graph_folder(path: Path) -> bool:
     """Whether a folder has the arrays of a graph."""
     return path.is_dir() and any((path / f"{name}.npy").is_file() for name in ("features", "x", "labels", "y"))
-
-
-def map_array(path: Path, offset: int) -> np.ndarray:
-    """The array whose NPY header is at `offset` of a file, mapped copy-on-write: nothing is written to the file."""
-    import numpy
-    from numpy.lib import format as npy
-
-    with path.open("rb") as file:
-        file.seek(offset)
-        version = npy.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"version {version} of the format")
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read_header(file)
-        start = file.tell()
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects")
-    order = "F" if fortran else "C"
-    if 0 in shape:
-        return numpy.empty(shape, dtype, order)
-    return numpy.memmap(path, dtype, "c", start, shape, order)
 
 
 def to_tensor(array: np.ndarray, dtype: str) -> Tensor:

@@ -16,7 +16,7 @@ from ...errors import BadInput, Missing
 from ...limits import GRAPH_FEATURES
 from ..arrays import Arrays
 from ..files import file_format, resolve_paths
-from ..reading import FaultCollector, Reading, ReadingBuilder, count_noun, raise_fault
+from ..reading import Fault, FaultCollector, Reading, ReadingBuilder, count_noun, raise_fault
 from ..tables import SPLITS, ColumnSpec, Table, find_split_column, given_column, read_table, split_in_row
 from ..text import LABEL_NAMES
 from .edge_parts import read_edge_parts
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NODE_NAMES = ("node", "id", "node_id", "name", "节点")
 EDGE_ARRAYS = ("edge_attr", "edge_features", "edge_weight", "edge_weights", "weight")
+MAX_FAULTS = 100
+"""Edges with an end that is no node that are listed one by one."""
 MAX_NOTED = 2_000_000
 """Edges up to which a note reports those without a reverse."""
 MASKS = {"train": ("train_mask",), "dev": ("val_mask", "dev_mask", "valid_mask"), "test": ("test_mask",)}
@@ -164,12 +166,20 @@ def read_edge_index(arrays: Arrays, count: int, builder: ReadingBuilder[Graph]) 
     edges = to_tensor(array, "int64")
     blocks = [((block < 0) | (block >= count)).any(0) for _, block in row_blocks(edges, 1)]
     outside = torch.cat(blocks) if any(bool(block.any()) for block in blocks) else None
-    for n in [] if outside is None else outside.nonzero()[:, 0].tolist():
-        with builder.catching():
-            source, target = edges[:, n].tolist()
-            message = f"edge {n} goes from {source} to {target}; the {count} nodes are 0 to {count - 1}."
-            raise_fault(arrays.path, message)
+    if outside is not None:
+        report_outside(arrays.path, edges, outside.nonzero()[:, 0].tolist(), count, builder)
     return edges, outside
+
+
+def report_outside(path: Path, edges: Tensor, numbers: list[int], count: int, builder: FaultCollector) -> None:
+    """A fault for each of the first edges with an end that is no node, and one for all others."""
+    for n in numbers[:MAX_FAULTS]:
+        source, target = edges[:, n].tolist()
+        message = f"edge {n} goes from {source} to {target}; the {count} nodes are 0 to {count - 1}."
+        builder.faults.append(Fault(str(path), None, None, message))
+    if len(numbers) > MAX_FAULTS:
+        others = count_noun(len(numbers) - MAX_FAULTS, "more edge")
+        builder.faults.append(Fault(str(path), None, None, f"has {others} with an end that is no node."))
 
 
 def read_edge_features(arrays: Arrays, count: int) -> tuple[str, Tensor | None]:

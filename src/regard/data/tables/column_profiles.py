@@ -32,7 +32,9 @@ ID_NAMES = {
 }
 IDENTIFIER = re.compile(r"[A-Za-z]*[-_:#]?\d+|[0-9a-fA-F-]{8,}")
 NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?%?")
-HEADER_CELL = re.compile(r"[A-Za-z\u3400-\u9fff_][\w\u3400-\u9fff .()/#-]{0,30}")
+ID_ENDING = re.compile(r".*(?:[ _-][iI][dD]|[a-z]I[dD])")
+"""Names such as user_id and PassengerId."""
+HEADER_CELL = re.compile(r"[^\W\d][\w .:()/#?%&+-]{0,30}")
 CHINESE_LETTER = re.compile("[\u3400-\u9fff]")
 
 
@@ -52,8 +54,12 @@ class ColumnProfile:
     def is_id(self) -> bool:
         """Whether the values number or name the rows instead of saying something about them."""
         unique = self.distinct == self.rows and self.rows >= MIN_ROWS
-        named = self.name.casefold() in ID_NAMES or self.name.casefold().endswith(("_id", " id"))
-        return ((named and self.distinct > FEW_VALUES) or (named and unique)) or (unique and self.identifiers == 1.0)
+        return (self.is_named_id and (unique or self.distinct > FEW_VALUES)) or (unique and self.identifiers == 1.0)
+
+    @property
+    def is_named_id(self) -> bool:
+        """Whether the name says that the values are identifiers."""
+        return self.name.casefold() in ID_NAMES or ID_ENDING.fullmatch(self.name) is not None
 
     @property
     def is_label(self) -> bool:
@@ -92,17 +98,20 @@ def count_words(text: str) -> float:
 def looks_like_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first line of a table without usual names is a header, judged by the rows below it.
 
-    Its cells look like names and differ from each other and from all values. At least one column then tells it apart:
-    a column of numbers below a name, of labels that do not have the name among them, or of texts of many words.
+    Its cells look like names and differ from each other and from all values; a column that numbers the rows needs no
+    name. At least one column then tells it apart: a column of numbers below a name, of labels that do not have the
+    name among them, or of texts of many words.
     """
-    if len(rows) < MIN_ROWS or len(set(cells)) < len(cells) or not all(map(HEADER_CELL.fullmatch, cells)):
+    if len(rows) < MIN_ROWS or len(set(cells)) < len(cells):
         return False
     tells = False
     for n, cell in enumerate(cells):
         values = [row[n].strip() for row in rows[:SAMPLE] if n < len(row)]
-        if cell in values:
-            return False
         profile = profile_values(cell, values)
+        if not cell and profile.is_id and profile.numeric == 1.0:
+            continue
+        if cell in values or not HEADER_CELL.fullmatch(cell):
+            return False
         long = sum(count_words(value) >= 4 for value in values[:50]) >= 0.8 * len(values[:50])
         tells |= profile.numeric > 0.9 or profile.is_label or (long and count_words(cell) <= 2)
     return tells

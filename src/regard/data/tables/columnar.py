@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Protocol
 
 from ...errors import Missing
-from ...limits import TABLE_CELLS, TABLE_COLUMNS, expansion_excess
+from ...limits import JSON_BYTES, TABLE_CELLS, TABLE_COLUMNS, expansion_excess
 from ..json_values import ParsedObject
 from ..reading import raise_fault
 from .json_rows import flatten_object
@@ -109,8 +109,9 @@ def parquet_batches(path: Path) -> tuple[tuple[int, ...], Iterator[RecordBatch]]
         page_checksum_verification=True,
     )
     metadata = file.metadata
-    cells = metadata.num_rows * metadata.num_columns
-    if message := TABLE_COLUMNS.excess(metadata.num_columns) or TABLE_CELLS.excess(cells):
+    rows, columns = metadata.num_rows, metadata.num_columns
+    message = TABLE_COLUMNS.excess(columns) or TABLE_CELLS.excess(rows * columns)
+    if message := message or expansion_excess(path.stat().st_size, 0, rows=rows):
         raise_fault(path, message)
     ends = accumulate(metadata.row_group(n).num_rows for n in range(metadata.num_row_groups))
     return tuple(ends), file.iter_batches(BATCH, use_threads=False)
@@ -128,8 +129,9 @@ def arrow_batches(path: Path, start: bytes) -> tuple[tuple[int, ...], Iterator[R
 
 def read_rows(path: Path, batches: Iterator[RecordBatch]) -> Iterator[list[Cell]]:
     """The names of the columns, then the values of each row; `MalformedData` as soon as they are too many."""
-    size, cells, packed = 0, 0, path.stat().st_size
+    size, cells, rows, packed = 0, 0, 0, path.stat().st_size
     names: list[str] | None = None
+    rename: Callable[[str, Cell], Cell] | None = None
     for batch in batches:
         batch.validate(full=True)
         chosen = {
@@ -137,12 +139,12 @@ def read_rows(path: Path, batches: Iterator[RecordBatch]) -> Iterator[list[Cell]
             for n, name in enumerate(batch.schema.names)
             if not name.startswith(INDEX_PREFIX)
         }
-        cells += batch.num_rows * len(chosen)
+        rows, cells = rows + batch.num_rows, cells + batch.num_rows * len(chosen)
         size += sum(column.nbytes for column in chosen.values()) + CELL_BYTES * batch.num_rows * len(chosen)
-        message = TABLE_COLUMNS.excess(len(chosen)) or TABLE_CELLS.excess(cells) or expansion_excess(packed, size)
-        if message:
+        message = TABLE_COLUMNS.excess(len(chosen)) or TABLE_CELLS.excess(cells)
+        if message := message or expansion_excess(packed, size, rows=rows):
             raise_fault(path, message)
-        rename = class_names(path, batch.schema)
+        rename = rename or class_names(path, batch.schema)
         columns = [
             [rename(name, plain_value(value)) for value in column.to_pylist()] for name, column in chosen.items()
         ]
@@ -183,7 +185,8 @@ def hub_features(path: Path, schema: Schema) -> ParsedObject:
         if text is not None:
             features = json.loads(text)["info"]["features"]
         else:
-            features = json.loads(beside.read_text("utf-8"))["features"] if beside.is_file() else {}
+            small = beside.is_file() and not JSON_BYTES.excess(beside.stat().st_size)
+            features = json.loads(beside.read_text("utf-8"))["features"] if small else {}
     except (ValueError, KeyError, TypeError, OSError, RecursionError):
         return {}
     return features if isinstance(features, dict) else {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from ...limits import JSON_DEPTH, json_depth
-from ..reading import Fault, MalformedData, raise_fault
+from ..reading import Fault, MalformedData, add_note, raise_fault
 from .delimited import TextLines
-from .table import Cell, Row, Table
+from .table import Cell, Row, RowNumbers, Table
 
 HALF = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -17,8 +18,23 @@ HALF = re.compile(
 """Half of a surrogate pair of JSON escapes, without the other half."""
 NESTED = ("translation",)
 """Columns whose objects have the columns in them: `{"translation": {"en": …, "zh": …}}`."""
+LISTS = ("words", "tokens", "forms", "词", "词语")
+"""Columns whose cells are lists, so that an object of lists with such a name is one row."""
 DECODER = json.JSONDecoder()
 BLANK = re.compile(r"[\s,]*")
+
+
+def json_document(path: Path, text: str) -> Any:
+    """The value of a file that is one JSON document; `MalformedData` if it is none, or nests too deeply."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise_fault(path, f"is no JSON: {error.msg}.", error.lineno, error.colno)
+    except (ValueError, RecursionError) as error:
+        raise_fault(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.")
+    if text.count("{") + text.count("[") > JSON_DEPTH.value and (message := JSON_DEPTH.excess(json_depth(value))):
+        raise_fault(path, f"is JSON that cannot be read: {message}")
+    return value
 
 
 def json_table(path: Path, lines: list[str]) -> Table:
@@ -54,6 +70,30 @@ def flatten_object(value: dict[str, Cell]) -> dict[str, Cell]:
     for name, item in value.items():
         flat |= item if name in NESTED and isinstance(item, dict) else {name: item}
     return flat
+
+
+def json_columns_table(path: Path, text: str) -> Table | None:
+    """The table of one JSON object of columns, each a list or an object of the cells (as pandas writes them); None if
+    the file is something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    columns = list(value.values()) if isinstance(value, dict) else []
+    keys = {tuple(column) if isinstance(column, dict) else len(column) for column in columns if is_column(column)}
+    if len(columns) < 2 or len(keys) > 1 or not all(map(is_column, columns)) or set(LISTS) & set(value):
+        return None
+    check_object(path, 1, text, value)
+    cells = [list(column.values()) if isinstance(column, dict) else column for column in columns]
+    rows = [Row(number, list(row)) for number, row in enumerate(zip(*cells, strict=True), 1)]
+    add_note(f"{path.name}: read as columns of {len(rows):,} values")
+    return Table(path, tuple(value), True, rows, RowNumbers())
+
+
+def is_column(value: Cell) -> bool:
+    """Whether a JSON value holds the cells of a column: texts and numbers, several, in a list or by their rows."""
+    items = list(value.values()) if isinstance(value, dict) else value
+    return isinstance(items, list) and len(items) > 1 and all(isinstance(x, str | int | float | None) for x in items)
 
 
 def annotated_text(value: Cell) -> Cell:

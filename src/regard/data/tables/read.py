@@ -11,7 +11,7 @@ from ..files import file_format, read_text, split_lines, split_sheet
 from ..reading import MalformedData, add_note, raise_fault
 from .columnar import MAGIC, columnar_table
 from .delimited import DELIMITERS, LABEL_PREFIX, delimited_table, labelled_lines
-from .json_rows import json_array_table, json_table
+from .json_rows import json_array_table, json_columns_table, json_table
 from .spreadsheet import spreadsheet_table
 from .table import ColumnSpec, Table, as_text, find_split_column, parse_split_name
 
@@ -20,8 +20,13 @@ SPREADSHEETS = ("xlsx", "xlsm")
 COLUMNAR = ("parquet", "pq", "arrow", "feather", "ipc")
 TABLES = (*DELIMITERS, *JSON_LINES, "json", *COLUMNAR, *SPREADSHEETS)
 """Extensions of files that are tables."""
-ARRAY = re.compile(r'\s*(\{\s*"[^"\n]*"\s*:\s*)?\[\s*(\{|\[\s*")')
-"""The beginning of an array of objects, or of lists of a text and its annotations; also as an object's first value."""
+SCALAR = r'(?:"(?:[^"\\\n]|\\.)*"|[-+.\w]+|\{[^{}\[\]]*\})'
+CONTAINERS = "data|rows|records|examples|items|instances|samples|entries|documents|dataset|results"
+ARRAY = re.compile(
+    rf'\s*(?:\{{\s*(?:"[^"\n]*"\s*:\s*|(?:"[^"\n]*"\s*:\s*{SCALAR}\s*,\s*)+"(?:{CONTAINERS})"\s*:\s*))?\[\s*(\{{|\[\s*")'
+)
+"""The beginning of an array of objects, or of lists of a text and its annotations; also as an object's first value, or
+after others under a name that says that it holds the rows."""
 
 
 def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = None, min_matches: int = 1) -> Table:
@@ -70,11 +75,12 @@ def text_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None, mi
     lines = split_lines(text)
     first = next(line for line in lines if line.strip()).lstrip()
     if (array := ARRAY.match(text)) and extension not in (*JSON_LINES, *DELIMITERS):
-        if array[1]:
-            add_note(f"{path.name}: the rows are the objects in {array[1].split(chr(34))[1]!r}")
-        return json_array_table(path, text, lines, text.index("[", array.start()))
+        start = text.rindex("[", 0, array.start(1))
+        if first.startswith("{"):
+            add_note(f"{path.name}: the rows are the objects in {text[:start].split(chr(34))[-2]!r}")
+        return json_array_table(path, text, lines, start)
     if extension in (*JSON_LINES, "json") or (extension not in DELIMITERS and first.startswith("{")):
-        return json_table(path, lines)
+        return (json_columns_table(path, text) if extension == "json" else None) or json_table(path, lines)
     if extension not in DELIMITERS and first.startswith(LABEL_PREFIX):
         return labelled_lines(path, lines)
     return delimited_table(path, lines, wanted, header, min_matches)

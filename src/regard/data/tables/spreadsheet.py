@@ -18,9 +18,9 @@ from .delimited import has_header, header_names, number_columns
 from .table import Cell, ColumnSpec, Row, Table, as_text, plain_value
 
 FREE_BYTES = 2**25
-"""Bytes that a workbook may unpack to however small it is; reading XML takes long."""
-CELL_BYTES = 64
-"""What a cell takes in memory at least."""
+"""Bytes that a workbook may unpack to however small it is."""
+CELL_BYTES, FREE_CELL_BYTES = 256, 2**24
+"""What a cell counts for, as reading XML takes long, and how much cells may count for however small the workbook is."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def read_sheet(path: Path, worksheet: Any, packed: int) -> list[tuple[int, list[
         while row and row[-1] in (None, ""):
             row.pop()
         cells += len(row) + 1
-        if message := TABLE_CELLS.excess(cells) or expansion_excess(packed, CELL_BYTES * cells):
+        size = CELL_BYTES * cells
+        if message := TABLE_CELLS.excess(cells) or expansion_excess(packed, size, FREE_CELL_BYTES, rows=number):
             raise_fault(path, message, number, place=f"sheet {worksheet.title!r}, row {number}")
         if row:
             records.append((number, row))

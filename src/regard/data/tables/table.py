@@ -57,6 +57,15 @@ class FileLayout(Protocol):
         ...
 
 
+class RowNumbers:
+    """Cells by the number of their row, counted from 1."""
+
+    first_line = None, ""
+
+    def position(self, row: Row, number: int, name: str) -> tuple[int | None, int | None, str]:
+        return row.line, None, f"row {row.line}, column {name!r}"
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows with named columns. Without a header the names are '1', '2', …"""

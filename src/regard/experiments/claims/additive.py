@@ -66,7 +66,7 @@ CLAIM = Claim(
             "unequal-dims",
             Bilingual(
                 "With queries and keys of different dims they are at least 5 points more accurate",
-                "查询与键的维度不同时，正确率至少高 5 个百分点",
+                "查询与键的维度不同时，准确率至少高 5 个百分点",
             ),
             ">=",
             0.05,
@@ -74,7 +74,7 @@ CLAIM = Claim(
         Criterion(
             "large-dim",
             Bilingual(
-                "At the largest dim they are at least 5 points more accurate", "在最大维度上，正确率至少高 5 个百分点"
+                "At the largest dim they are at least 5 points more accurate", "在最大维度上，准确率至少高 5 个百分点"
             ),
             ">=",
             0.05,
@@ -221,7 +221,7 @@ def verdict(numbers: Measurements) -> Verdict:
         Bilingual(
             f"{slower:.0f} times the time and {larger:.0f} times the memory; accuracy {points['unequal']:+d} points "
             f"with different dims, {points['large']:+d} at dim {dim}",
-            f"时间 {slower:.0f} 倍，内存 {larger:.0f} 倍；正确率之差：维度不同时 {points['unequal']:+d} 个百分点，"
+            f"时间 {slower:.0f} 倍，内存 {larger:.0f} 倍；准确率之差：维度不同时 {points['unequal']:+d} 个百分点，"
             f"维度 {dim} 时 {points['large']:+d} 个",
         ),
         Bilingual(
@@ -231,7 +231,7 @@ def verdict(numbers: Measurements) -> Verdict:
             + f". Additive minus scaled dot: {points['unequal']:+d} points with different dims, "
             f"{points['large']:+d} at dim {dim}.",
             f"在维度 {dim}、{numbers['tokens']} 个词元时，加性打分函数的时间是点积的 {slower:.1f} 倍，内存是 {larger:.1f} 倍。维度为 {query_dim} 与 "
-            f"{key_dim} 时，以及维度 {dim} 时的正确率："
+            f"{key_dim} 时，以及维度 {dim} 时的准确率："
             + "；".join(f"{NAMES[name].zh} {a:.0%} 与 {b:.0%}" for name, (a, b) in fractions.items())
             + f"。加性与缩放点积之差：维度不同时 {points['unequal']:+d} 个百分点，维度 {dim} 时 {points['large']:+d} 个百分点。",
         ),
@@ -266,14 +266,14 @@ def label_panels(axes: list[Axes], numbers: Measurements, language: Language) ->
     """Titles, units and scales."""
     query_dim, key_dim = numbers["unequal_dims"]
     titles = (
-        Bilingual("Accuracy, equal dims", "维度相同时的正确率"),
-        Bilingual(f"Accuracy, dims {query_dim} and {key_dim}", f"维度 {query_dim} 与 {key_dim} 时的正确率"),
+        Bilingual("Accuracy, equal dims", "维度相同时的准确率"),
+        Bilingual(f"Accuracy, dims {query_dim} and {key_dim}", f"维度 {query_dim} 与 {key_dim} 时的准确率"),
         Bilingual(f"Time, {numbers['tokens']} tokens", f"时间，{numbers['tokens']} 个词元"),
         Bilingual(f"Memory, {numbers['tokens']} tokens", f"内存，{numbers['tokens']} 个词元"),
     )
     units = (
-        Bilingual("accuracy", "正确率"),
-        Bilingual("accuracy", "正确率"),
+        Bilingual("accuracy", "准确率"),
+        Bilingual("accuracy", "准确率"),
         Bilingual("ms", "毫秒"),
         Bilingual("peak, MB", "峰值，MB"),
     )

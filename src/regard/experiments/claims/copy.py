@@ -48,7 +48,7 @@ CLAIM = Claim(
         "for it and is counted as chance. Accuracy is per symbol.",
         "输入：8 种符号中随机的 L 个，一个分隔符，L 个空位；目标是在第 i 个空位给出第 i 个符号。对每个 L，"
         "两层注意力（按距离的可学习偏置）、三层卷积（核为 3）、双向 GRU 和全连接网络，用同样的步数在新序列上训练。"
-        "在最短长度上训练的模型还用两倍长度测试；全连接网络没有相应的输入，按随机计。正确率按符号计算。",
+        "在最短长度上训练的模型还用两倍长度测试；全连接网络没有相应的输入，按随机计。准确率按符号计算。",
     ),
     criteria=(
         Criterion(
@@ -253,7 +253,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
         for axes in (left, right):
             set_length_ticks(axes, numbers["lengths"])
         length = "要复制的长度 L" if zh else "length L to copy"
-        label_axes(left, "复制正确的符号" if zh else "Symbols copied right", length, "正确率" if zh else "accuracy")
+        label_axes(left, "复制正确的符号" if zh else "Symbols copied right", length, "准确率" if zh else "accuracy")
         label_axes(right, "权重数" if zh else "Number of weights", length, "权重数" if zh else "weights")
         right.legend()
         return figure

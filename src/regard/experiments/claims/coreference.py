@@ -287,7 +287,7 @@ def verdict(numbers: Measurements) -> Verdict:
         "*animal* "
         f"more weight than *street* in {tired['animal']} of {tired['heads']} heads with 'tired', and in {wide['animal']} "
         "with 'wide'.",
-        f"选出的头（第 {layer + 1} 层第 {head + 1} 个）在另外 {numbers['sentences']} 句中正确率 {format_percent(right)}（两"
+        f"选出的头（第 {layer + 1} 层第 {head + 1} 个）在另外 {numbers['sentences']} 句中准确率 {format_percent(right)}（两"
         f"个版本都对：{format_percent(numbers['head_both'])}，随机为 25 %）。"
         f"权重移动最明显的头（第 {moving_layer + 1} 层第 {moving_head + 1} 个）有 {format_percent(moved)} 移向正确名词。在原句中，"
         f"{tired['heads']} 个头里有 {tired['animal']} 个中 it 给 animal 的权重大于 street（tired），"

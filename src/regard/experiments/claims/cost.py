@@ -10,11 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ...attention.parts.mask import Mask
-from ...attention.parts.methods import Method
-from ...attention.parts.positions import Position
-from ...attention.parts.scores import Score
-from ...nn.attention import Attend, MultiHeadAttention, OtherParts
+from ...nn.attention import Attend, MultiHeadAttention, ShardedOptions
 from ...nn.baselines.convolution import Convolution
 from ...nn.baselines.recurrent import Recurrent
 from ...nn.cache import Cache
@@ -181,31 +177,8 @@ class MaterializedAttention(MultiHeadAttention):
 
 
 class ReferenceAttend(Attend):
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        score: Score | None = None,
-        position: Position | None = None,
-        mask: Mask | None = None,
-        method: Method | None = None,
-        dropout: float = 0.0,
-        **others: Unpack[OtherParts],
-    ) -> Tensor:
-        return attend(
-            q,
-            k,
-            v,
-            score=score,
-            position=position,
-            mask=mask,
-            method=method,
-            dropout=dropout,
-            backend="reference",
-            **others,
-        )
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Unpack[ShardedOptions]) -> Tensor:
+        return attend(q, k, v, **options, backend="reference")
 
 
 def bind_input(layer: nn.Module, x: Tensor) -> Call:

@@ -266,7 +266,7 @@ def verdict(numbers: Measurements) -> Verdict:
         measured,
         Bilingual(
             f"accuracy: {min(right['full'].values()):.0%} with it, at most {max(most['attention'], most['linear']):.0%} without",
-            f"正确率：有前馈网络 {min(right['full'].values()):.0%}，没有时最多 {max(most['attention'], most['linear']):.0%}",
+            f"准确率：有前馈网络 {min(right['full'].values()):.0%}，没有时最多 {max(most['attention'], most['linear']):.0%}",
         ),
         Bilingual(
             f"Accuracy on {' / '.join(task.en for task in TASKS.values())}: "
@@ -274,7 +274,7 @@ def verdict(numbers: Measurements) -> Verdict:
             + f". For given weights attention is linear in the values (error {value_error:.0e}), but it is not linear in the input (error "
             f"{additive:.0%}): the weights depend on the input. The feed-forward output at a position changes by {alone['order']:.0e} "
             f"with the order and by {alone['others']:.0e} with other tokens.",
-            f"在{'／'.join(task.zh for task in TASKS.values())}上的正确率："
+            f"在{'／'.join(task.zh for task in TASKS.values())}上的准确率："
             + "；".join(f"{NAMES[name].zh} {text}" for name, text in percentages.items())
             + f"。权重给定时注意力对值是线性的（偏差 {value_error:.0e}），但对输入不是（偏差 {additive:.0%}），因为权重取决于输入。"
             f"前馈网络在某位置的输出随次序变化 {alone['order']:.0e}，随其他词元变化 {alone['others']:.0e}。",
@@ -318,8 +318,8 @@ def draw_tasks(axes: Axes, right: Measurements, language: Language) -> None:
     axes.axhline(0.5, color="#777777", linewidth=0.8)
     axes.set_xticks(range(len(TASKS)), [label(language) for label in TASKS.values()])
     axes.set_ylim(0, 1.05)
-    axes.set_ylabel(Bilingual("accuracy (chance 0.5)", "正确率（随机为 0.5）")(language))
-    axes.set_title(Bilingual("Accuracy by task", "各任务的正确率")(language))
+    axes.set_ylabel(Bilingual("accuracy (chance 0.5)", "准确率（随机为 0.5）")(language))
+    axes.set_title(Bilingual("Accuracy by task", "各任务的准确率")(language))
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=7)
 
 

@@ -258,7 +258,7 @@ def verdict(numbers: Measurements) -> Verdict:
         f"{format_percent(older)} at k = {largest}; with one head {format_percent(single[1])} and {format_percent(single[0])}. The "
         "queries of a "
         f"graph have their largest weights on {same[0]:.2f} k different keys in GAT, {same[1]:.2f} k in GATv2 (1 head).",
-        f"沿边注意力在新图上正确率 {format_percent(edges)}，全注意力 {format_percent(majority['full'])}，以边为特征的全注意力 "
+        f"沿边注意力在新图上准确率 {format_percent(edges)}，全注意力 {format_percent(majority['full'])}，以边为特征的全注意力 "
         f"{format_percent(majority['full, told the edges'])}。"
         f"查字典（8 个头）：GATv2 在每个 k 上不低于 {format_percent(newer)}，GAT 在 k = {largest} 时为 {format_percent(older)}；"
         f"只有一个头时分别为 {format_percent(single[1])} 和 {format_percent(single[0])}。"
@@ -282,7 +282,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
             left,
             tr("Are most neighbours red? (new graphs)", "多数邻居是红色吗？（新图）"),
             "",
-            tr("accuracy", "正确率"),
+            tr("accuracy", "准确率"),
         )
         for n, (layer, summaries) in enumerate(numbers["lookup"].items()):
             plot_summaries(
@@ -291,7 +291,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
         middle.plot(numbers["sizes"], [1 / k for k in numbers["sizes"]], color="#666666", linewidth=0.9, label="1 / k")
         middle.set_xticks(numbers["sizes"])
         middle.set_ylim(0, 1.5)
-        label_axes(middle, tr("Dictionary lookup", "查字典"), tr("keys k", "键的数目 k"), tr("accuracy", "正确率"))
+        label_axes(middle, tr("Dictionary lookup", "查字典"), tr("keys k", "键的数目 k"), tr("accuracy", "准确率"))
         middle.legend(fontsize=7, ncols=2, loc="upper center")
         labels = [layer_label(layer, language).replace(", ", "\n").replace("，", "\n") for layer in numbers["distinct"]]
         plot_bars(right, labels, {"": list(numbers["distinct"].values())})

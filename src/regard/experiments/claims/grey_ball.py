@@ -329,7 +329,7 @@ def verdict(numbers: Measurements) -> Verdict:
     }
     key = Bilingual(
         f"accuracy at the worst number of balls: attention {worst['attention']:.0%}, the best other {best:.0%}",
-        f"最不利球数下的正确率：注意力 {worst['attention']:.0%}，其余最好 {best:.0%}",
+        f"最不利球数下的准确率：注意力 {worst['attention']:.0%}，其余最好 {best:.0%}",
     )
     return judge(CLAIM, measured, key, Bilingual(english, chinese))
 
@@ -358,7 +358,7 @@ def describe_zh(worst: dict[str, float], worst_counts: dict[str, int], held_ball
         f"{NAMES_ZH[name]} {value:.0%}（{worst_counts[name]} 个球）" for name, value in worst.items()
     )
     return (
-        f"各自在最不利的球数下的正确率：{accuracies}。若球可能更暗或更亮，以手中的白球为查询，正确率 {held_ball:.0%}，"
+        f"各自在最不利的球数下的准确率：{accuracies}。若球可能更暗或更亮，以手中的白球为查询，准确率 {held_ball:.0%}，"
         f"可学习向量 {learned:.0%}。"
     )
 
@@ -383,7 +383,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
         left.set_ylim(-0.03, 1.65)
         left.set_xlabel("袋中球数（竖线：训练用的球数）" if zh else "balls in the bag (vertical line: as trained)")
         left.set_ylabel("全部判断正确的袋子比例" if zh else "fraction of bags correct")
-        left.set_title("不同球数下的正确率" if zh else "Accuracy by number of balls")
+        left.set_title("不同球数下的准确率" if zh else "Accuracy by number of balls")
         left.legend(loc="upper left")
         draw_queries(right, numbers["pointed"], zh)
         return figure
@@ -416,6 +416,6 @@ def draw_queries(axes: Axes, pointed: Measurements, zh: bool) -> None:
     )
     axes.set_xticks([0.2, 1.2, 2.2], queries)
     axes.set_ylim(0, 1.35)
-    axes.set_ylabel("正确率" if zh else "accuracy")
+    axes.set_ylabel("准确率" if zh else "accuracy")
     axes.set_title("不同的查询" if zh else "Accuracy by query")
     axes.legend(title="不同的球" if zh else "the odd ball is", ncols=2, loc="upper center")

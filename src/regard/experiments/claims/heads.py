@@ -209,8 +209,8 @@ def draw(numbers: Measurements, language: Language) -> Figure:
         axes[0].set_xticks(x, [str(heads) for heads in numbers["heads"]])
         axes[0].set_ylim(0, 1.05)
         axes[0].set_xlabel(Bilingual("heads (equal parameters)", "头数（参数量相同）")(language))
-        axes[0].set_ylabel(Bilingual("accuracy", "正确率")(language))
-        axes[0].set_title(Bilingual("Accuracy", "正确率")(language))
+        axes[0].set_ylabel(Bilingual("accuracy", "准确率")(language))
+        axes[0].set_title(Bilingual("Accuracy", "准确率")(language))
         axes[0].legend(frameon=False)
         for axis, heads in zip(axes[1:], (1, 2, 4), strict=True):
             draw_heads(axis, numbers["weights"][numbers["heads"].index(heads)][0], language)

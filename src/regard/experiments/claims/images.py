@@ -251,7 +251,7 @@ def verdict(numbers: Measurements) -> Verdict:
     distances = f"{sum(lowest) / len(lowest):.1f}", f"{sum(highest) / len(highest):.1f}"
     key = Bilingual(
         f"accuracy in detail / relation: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}",
-        f"细节 / 关系正确率：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}",
+        f"细节 / 关系准确率：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}",
     )
     return judge(CLAIM, measured, key, Bilingual(
         f"Detail / relation on many images: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}. On few "
@@ -271,7 +271,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
     groups = [tr(f"{numbers['amounts']['few']} images", f"{numbers['amounts']['few']} 张"),
               tr(f"{numbers['amounts']['many']} images", f"{numbers['amounts']['many']} 张")]  # fmt: skip
     with subplots(language, 3, width=4.2) as (figure, (left, middle, right)):
-        figure.suptitle(tr("Accuracy on new images, and attention distance", "新图像的正确率，以及注意力距离"))
+        figure.suptitle(tr("Accuracy on new images, and attention distance", "新图像的准确率，以及注意力距离"))
         titles = {"detail": tr("Detail: direction of fine stripes", "细节：细条纹的方向"),
                   "relation": tr("Relation: cross left or right of square", "关系：十字在方框左边还是右边")}  # fmt: skip
         for axes, task in ((left, "detail"), (middle, "relation")):
@@ -281,7 +281,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
             }
             plot_bars(axes, groups, series)
             draw_reference_line(axes, 1 / TASKS[task], tr("chance", "随机"))
-            label_axes(axes, titles[task], tr("trained on", "训练图像"), tr("accuracy", "正确率"))
+            label_axes(axes, titles[task], tr("trained on", "训练图像"), tr("accuracy", "准确率"))
             axes.set_ylim(0, 1.25)
             axes.legend(ncols=2, loc="upper left", fontsize=7)
         for n, (name, layers) in enumerate(numbers["distance"].items()):

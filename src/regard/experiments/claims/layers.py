@@ -134,8 +134,8 @@ CLAIM = Claim(
 
 NAMES = {"text": Bilingual("MiniLM", "MiniLM"), "image": Bilingual("emoji model", "emoji 模型")}
 PROPERTIES = {
-    "text": {"low": Bilingual("letters of the token (R²)", "词元的字母数（R²）"), "high": Bilingual("topic (accuracy)", "主题（正确率）")},
-    "image": {"low": Bilingual("colour of the patch (R²)", "图块的颜色（R²）"), "high": Bilingual("shape (accuracy)", "形状（正确率）")},
+    "text": {"low": Bilingual("letters of the token (R²)", "词元的字母数（R²）"), "high": Bilingual("topic (accuracy)", "主题（准确率）")},
+    "image": {"low": Bilingual("colour of the patch (R²)", "图块的颜色（R²）"), "high": Bilingual("shape (accuracy)", "形状（准确率）")},
 }  # fmt: skip
 CHANCE = {"text": 1 / len(TOPICS), "image": 1 / len(SHAPES)}
 BATCH = 50
@@ -364,7 +364,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
                 axes[2 + n],
                 title,
                 "层（0：输入）" if zh else "layer (0: input)",
-                "R²，正确率" if zh else "R², accuracy",
+                "R²，准确率" if zh else "R², accuracy",
             )
             axes[2 + n].legend()
         return figure  # fmt: skip

@@ -312,7 +312,7 @@ def verdict(numbers: Measurements) -> Verdict:
             + "; ".join(f"{NAMES[name].en} {percentages[name]} ({steps[name]})" for name in NAMES)
             + f". The convolution that reaches {far} tokens has {dilated_layers(far)} layers, the one for {near} tokens {dilated_layers(near)}. "
             f"Receptive field of one layer: {', '.join(f'{n} tokens ({FIELD_LABELS[name].en})' for name, n in widths.items())}.",
-            f"在距离 {distances} 处的正确率（训练步数，最多 {numbers['most steps']}）："
+            f"在距离 {distances} 处的准确率（训练步数，最多 {numbers['most steps']}）："
             + "；".join(f"{NAMES[name].zh} {percentages[name]}（{steps[name]}）" for name in NAMES)
             + f"。达到 {far} 个词元的卷积有 {dilated_layers(far)} 层，{near} 个时 {dilated_layers(near)} 层。"
             f"一层的感受野（词元数）：{'，'.join(f'{FIELD_LABELS[name].zh} {n}' for name, n in widths.items())}。",
@@ -347,8 +347,8 @@ def draw_recall(axes: Axes, numbers: Measurements, language: Language) -> None:
     set_length_ticks(axes, distances)
     axes.set_ylim(0, 1.05)
     axes.set_xlabel(Bilingual("distance (tokens)", "距离（词元）")(language))
-    axes.set_ylabel(Bilingual("recall", "正确率")(language))
-    axes.set_title(Bilingual("Recall by distance", "不同距离上的正确率")(language))
+    axes.set_ylabel(Bilingual("recall", "准确率")(language))
+    axes.set_title(Bilingual("Recall by distance", "不同距离上的准确率")(language))
     axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 

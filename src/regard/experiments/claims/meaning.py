@@ -62,7 +62,7 @@ CLAIM = Claim(
             "seen-16-times",
             Bilingual(
                 "A word seen 16 times is classified at least 30 points better than with one-hot vectors",
-                "出现 16 次的词，分类正确率比独热向量至少高 30 个百分点",
+                "出现 16 次的词，分类准确率比独热向量至少高 30 个百分点",
             ),
             ">=",
             0.3,
@@ -272,7 +272,7 @@ def verdict(numbers: Measurements) -> Verdict:
         f"{similarity['chair']:.2f} to chair; one-hot gives 0 and 0.",
         f"最近的词同类的比例：语料 {format_percent(near['corpus'])}，分类任务自身 {format_percent(near['own task'])}，独热 "
         f"{format_percent(near['one-hot'])}（随机 {format_percent(chance)}）。"
-        f"罕见词正确率：独热 {format_percent(means['one-hot'])}，分类任务自身 {format_percent(means['own task'])}，语料按出现次数 "
+        f"罕见词准确率：独热 {format_percent(means['one-hot'])}，分类任务自身 {format_percent(means['own task'])}，语料按出现次数 "
         f"{by_count}。"
         f"苹果与香蕉的相似度 {similarity['banana']:.2f}，与椅子 {similarity['chair']:.2f}；独热都是 0。",
     ))  # fmt: skip
@@ -304,7 +304,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
         right.set_xticks(numbers["counts"], [str(c) for c in numbers["counts"]])
         right.set_ylim(0, 1.05)
         label_axes(right, tr("Category of words without labels", "无标签词的类别"),
-                  tr("count in the corpus", "语料中出现的次数"), tr("accuracy", "正确率"))  # fmt: skip
+                  tr("count in the corpus", "语料中出现的次数"), tr("accuracy", "准确率"))  # fmt: skip
         right.legend(fontsize=7)
     return figure
 

@@ -282,7 +282,7 @@ def verdict(numbers: Measurements) -> Verdict:
             f"batch norm {right['batch']:.0%} (chance {numbers['chance']:.0%}). The output for a sentence changes with its "
             f"batch by {mixing['layer']:.0e} (layer norm) and {mixing['batch']:.0%} (batch norm).",
             f"e⁵⁰ = {softmax['exp']:.2e}；相差 50 时 softmax 的梯度为 {softmax['gradient']:.0e}。经过 {DEPTH} 个块，"
-            f"分数在无归一化时变为 {growth['none']:.3g} 倍，用层归一化时 {growth['layer']:.2f} 倍。批大小为 {BATCH} 时的正确率："
+            f"分数在无归一化时变为 {growth['none']:.3g} 倍，用层归一化时 {growth['layer']:.2f} 倍。批大小为 {BATCH} 时的准确率："
             f"无归一化 {right['none']:.0%}，层归一化 {right['layer']:.0%}，批归一化 {right['batch']:.0%}"
             f"（随机 {numbers['chance']:.0%}）。一句话的输出随同批句子的变化：层归一化 {mixing['layer']:.0e}，"
             f"批归一化 {mixing['batch']:.0%}。",
@@ -312,6 +312,6 @@ def draw(numbers: Measurements, language: Language) -> Figure:
             right,
             f"批大小为 {BATCH} 时按键查值" if zh else f"Lookups with a batch of {BATCH}",
             "归一化" if zh else "norm",
-            "正确率" if zh else "accuracy",
+            "准确率" if zh else "accuracy",
         )
         return figure

@@ -156,7 +156,7 @@ def verdict(numbers: Measurements) -> Verdict:
         f"Accuracy at length {longest}: {english} (chance {format_percent(1 / VALUES)}). Attention adds "
         f"{100 * gains['CNN']:+.1f} points to "
         f"the convolution and {100 * gains['GRU']:+.1f} to the GRU, over the better form without attention.",
-        f"长度 {longest} 时的正确率：{chinese}（随机 {format_percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
+        f"长度 {longest} 时的准确率：{chinese}（随机 {format_percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
         f"注意力使卷积变化 {100 * gains['CNN']:+.1f} 个百分点，"
         f"GRU 变化 {100 * gains['GRU']:+.1f} 个百分点。",
     ))  # fmt: skip
@@ -182,6 +182,6 @@ def draw(numbers: Measurements, language: Language) -> Figure:
             panel.set_xticks(numbers["lengths"], [str(x) for x in numbers["lengths"]])
             panel.minorticks_off()
             panel.set_ylim(0, 1.05)
-            label_axes(panel, title, tr("tokens", "词元数"), tr("accuracy", "正确率"))
+            label_axes(panel, title, tr("tokens", "词元数"), tr("accuracy", "准确率"))
             panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 0.92))
     return figure

@@ -47,7 +47,7 @@ CLAIM = Claim(
         "positions is also tested on shuffled tokens or patches. Accuracy is on new data.",
         "生成：两层因果模型预测随机文本的下一个符号，每个符号取决于前两个及其次序。图像：小型 ViT 判断噪声中细条纹的方向"
         "（纹理），或判断十字在方框的左边还是右边（关系）。各自在有位置和无位置时训练；有位置的还用打乱的词元或图块测试。"
-        "正确率在新数据上计算。",
+        "准确率在新数据上计算。",
     ),
     criteria=(
         Criterion(
@@ -222,7 +222,7 @@ def verdict(numbers: Measurements) -> Verdict:
             "Accuracy with positions / without / shuffled when tested: "
             + "; ".join(f"{NAMES[task].en} {row}" for task, row in rows.items())
             + ".",
-            "有位置 / 无位置 / 测试时打乱的正确率："
+            "有位置 / 无位置 / 测试时打乱的准确率："
             + "；".join(f"{NAMES[task].zh} {row}" for task, row in rows.items())
             + "。",
         ),
@@ -242,7 +242,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
             axes,
             "有位置、无位置与打乱" if zh else "With positions, without, and shuffled",
             "任务" if zh else "task",
-            "正确率" if zh else "accuracy",
+            "准确率" if zh else "accuracy",
         )
         axes.legend(loc="upper center", ncols=2)
         return figure

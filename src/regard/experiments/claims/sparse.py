@@ -286,7 +286,7 @@ def verdict(numbers: Measurements) -> Verdict:
 def draw(numbers: Measurements, language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 2, width=4.8) as (figure, axes):
-        title = tr("Accuracy and cost of each attention", "各种注意力的正确率与开销")
+        title = tr("Accuracy and cost of each attention", "各种注意力的准确率与开销")
         figure.suptitle(f"{title} ({numbers['tokens']} {tr('frames', '帧')})")
         sides = (("near", tr("near: sound", "近：音")), ("far", tr("far: speaker", "远：说话人")))
         for panel, (side, text) in zip(axes, sides, strict=True):
@@ -304,7 +304,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
                 panel,
                 text,
                 tr("cost relative to full attention", "开销（相对全注意力）"),
-                tr("accuracy, %", "正确率，%"),
+                tr("accuracy, %", "准确率，%"),
             )
             panel.set_xlim(0, 1.05)
         axes[1].legend(loc="center right")

@@ -69,7 +69,7 @@ CLAIM = Claim(
             "order",
             Bilingual(
                 "Another order of the columns changes the MLP by at most 2 points",
-                "列的次序改变时，MLP 的正确率最多变 2 个百分点",
+                "列的次序改变时，MLP 的准确率最多变 2 个百分点",
             ),
             "<=",
             0.02,
@@ -248,11 +248,11 @@ def verdict(numbers: Measurements) -> Verdict:
     return judge(
         CLAIM,
         measured,
-        Bilingual(f"accuracy: {listed[0]}", f"正确率：{listed[1]}"),
+        Bilingual(f"accuracy: {listed[0]}", f"准确率：{listed[1]}"),
         Bilingual(
             f"Accuracy on new rows ({numbers['rows']} rows of {numbers['columns']} columns to learn from; the more "
             f"frequent label: {frequent}): {listed[0]}. Points by which another order of the columns changes it: {changes[0]}.",
-            f"在新的行上的正确率（{numbers['rows']} 行、{numbers['columns']} 列用于训练；总猜较多的标签：{frequent}）："
+            f"在新的行上的准确率（{numbers['rows']} 行、{numbers['columns']} 列用于训练；总猜较多的标签：{frequent}）："
             f"{listed[1]}。列的次序改变时变化的百分点：{changes[1]}。",
         ),
     )
@@ -282,11 +282,11 @@ def draw(numbers: Measurements, language: Language) -> Figure:
         axes.set_ylim(0, 1.2)
         label_axes(
             axes,
-            "新的行上的正确率，列序不变与打乱"
+            "新的行上的准确率，列序不变与打乱"
             if zh
             else "Accuracy on new rows, with the columns as given and permuted",
             "模型" if zh else "model",
-            "正确率" if zh else "accuracy",
+            "准确率" if zh else "accuracy",
         )
         axes.legend(loc="upper left", ncols=3)
         return figure

@@ -198,13 +198,13 @@ def verdict(numbers: Measurements) -> Verdict:
         measured,
         Bilingual(
             f"accuracy: three projections {wide['all']:.0%}, W_q = W_k {wide['q = k']:.0%}, W_k = W_v {wide['k = v']:.0%}",
-            f"正确率：三个投影 {wide['all']:.0%}，W_q = W_k {wide['q = k']:.0%}，W_k = W_v {wide['k = v']:.0%}",
+            f"准确率：三个投影 {wide['all']:.0%}，W_q = W_k {wide['q = k']:.0%}，W_k = W_v {wide['k = v']:.0%}",
         ),
         Bilingual(
             f"Accuracy with {dims['wide']} dimensions: {', '.join(rows['wide'])}; with {dims['narrow']}: "
             f"{', '.join(rows['narrow'])} (chance {numbers['chance']:.0%}). W_q = W_k makes the scores symmetric: a token "
             "attends to the one it points at and to the one that points at it.",
-            f"{dims['wide']} 维时的正确率：{'，'.join(rows['wide'])}；{dims['narrow']} 维时："
+            f"{dims['wide']} 维时的准确率：{'，'.join(rows['wide'])}；{dims['narrow']} 维时："
             f"{'，'.join(rows['narrow'])}（随机 {numbers['chance']:.0%}）。W_q = W_k 使分数对称："
             "一个词元既关注它指向的，也关注指向它的。".replace("no W_v", "无 W_v"),
         ),
@@ -227,7 +227,7 @@ def draw(numbers: Measurements, language: Language) -> Figure:
             axes,
             "去掉或共用一个投影" if zh else "A projection shared or missing",
             "投影" if zh else "projections",
-            "正确率" if zh else "accuracy",
+            "准确率" if zh else "accuracy",
         )
         axes.legend(ncols=3, loc="upper center")
         return figure

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...models.model import EncoderDecoderModel
+from ...models.tokenizers.tokenizer import Tokenizer
 from ...tasks.translate import join_tokens
 from ..attribution.methods import select_head
 from ..inputs.audio import audio_source
@@ -27,7 +28,10 @@ from .request import check_index
 
 
 class WrittenCandidate(Candidate):
+    """A candidate with its text, and the text of the beam that it continues."""
+
     piece: str
+    prefix: str
 
 
 class WrittenText(Hypothesis):
@@ -92,15 +96,36 @@ def write(lab: Lab, request: Request, job: Job) -> Search:
             rules=rules,
             job=job,
         )
-    steps: list[list[WrittenCandidate]] = [
-        [{**candidate, "piece": decode_tokens(target, [candidate["token"]])[0].text} for candidate in step]
-        for step in trace["steps"]
-    ]
+    steps = write_candidates(target, trace["steps"])
     finished: list[WrittenText] = [
         {**hypothesis, "text": join_tokens(target.decode(hypothesis["tokens"]))} for hypothesis in trace["finished"]
     ]
     tokens = [token.as_dict() for token in source.tokens]
     return {"tokens": tokens, "steps": steps, "finished": finished, "start": trace["start"]}
+
+
+def write_candidates(target: Tokenizer, steps: list[list[Candidate]]) -> list[list[WrittenCandidate]]:
+    """The candidates of a search with their texts and those of the beams that they continue."""
+    written: list[list[WrittenCandidate]] = []
+    beams: dict[int, list[int]] = {}
+    for step in steps:
+        texts = {slot: join_tokens(target.decode(tokens)) for slot, tokens in beams.items()}
+        written.append(
+            [
+                {
+                    **candidate,
+                    "piece": decode_tokens(target, [candidate["token"]])[0].text,
+                    "prefix": texts.get(candidate["parent"], ""),
+                }
+                for candidate in step
+            ]
+        )
+        beams = {
+            candidate["slot"]: [*beams.get(candidate["parent"], []), candidate["token"]]
+            for candidate in step
+            if "slot" in candidate
+        }
+    return written
 
 
 def read_source(lab: Lab, loaded: LoadedModel, model: EncoderDecoderModel, fields: Json) -> Source:

@@ -180,7 +180,8 @@ def grid(
     distances: list[torch.Tensor | None] = []
     for n, attention in enumerate(capture_b.attentions):
         base = capture_a.attentions[n] if same_head else attention_a
-        if max(attention.queries, attention.keys) > MAX_TOKENS or not same_sides(base, attention):
+        same_sides = (attention.query_side, attention.key_side) == (base.query_side, base.key_side)
+        if max(attention.queries, attention.keys) > MAX_TOKENS or not same_sides:
             distances.append(None)
             continue
         rows = align(capture_a, capture_b, base.query_side, attention.query_side, alignment)
@@ -190,10 +191,6 @@ def grid(
             mean_distance(compare_maps(weights.cpu(), attention.weights(None).cpu(), rows, columns)).float()
         )
     return distances
-
-
-def same_sides(a: CapturedAttention, b: CapturedAttention) -> bool:
-    return (a.query_side, a.key_side) == (b.query_side, b.key_side)
 
 
 CALLS = {"maps": maps}

@@ -61,6 +61,20 @@ class SweepAnswer(TypedDict):
     sweep: ResultDocument | None
 
 
+class TurnPoint(TypedDict):
+    value: float
+    holds: bool
+
+
+class SubclaimTurn(TypedDict):
+    """The measured value of one sub-claim at each of the `values` of a parameter."""
+
+    name: str
+    parameter: str
+    values: list[float]
+    points: list[TurnPoint]
+
+
 def list_claims(lab: Lab, request: Request, job: Job) -> ClaimList:
     """Every claim, with the verdict where it was tested and its parameters; texts in both languages."""
     results, full_size = saved_results(lab), read_full_size_results(PUBLISHED_FOLDER)
@@ -82,7 +96,30 @@ def describe_experiment(
         row = without_numbers(results[name].document)
     full = full_size[name]["verdict"]["kind"] if name in full_size else None
     parameters = [asdict(parameter) for parameter in experiment.PARAMETERS]
-    return row | {"parameters": parameters, "full": full}
+    return row | {"parameters": parameters, "full": full, "turn": find_turn(experiment)}
+
+
+def find_turn(experiment: Experiment) -> SubclaimTurn | None:
+    """The sub-claim that the picture of a claim shows over the swept parameter; None if no sweep was measured.
+
+    The first one that holds at some values and not at others, core ones before the others; else the first core one.
+    """
+    swept = find_sweep(experiment.CLAIM.name)
+    if swept is None:
+        return None
+    criteria = experiment.CLAIM.criteria
+
+    def rank(n: int) -> tuple[bool, bool]:
+        return len({point["subclaims"][n]["holds"] for point in swept["points"]}) < 2, not criteria[n].core
+
+    n = min(range(len(criteria)), key=rank)
+    points = [point["subclaims"][n] for point in swept["points"]]
+    return {
+        "name": criteria[n].name,
+        "parameter": swept["parameter"],
+        "values": swept["values"],
+        "points": [{"value": point["value"], "holds": point["holds"]} for point in points],
+    }
 
 
 def without_numbers(document: ResultDocument) -> ResultDocument:
@@ -134,9 +171,12 @@ def read_language(request: Request) -> Language:
 
 def sweep(lab: Lab, request: Request, job: Job) -> SweepAnswer:
     """The sub-claims' values over one parameter, from the folder of results or the package; None if not measured."""
-    name, default = find_experiment(str(request.get("name"))).CLAIM.name, find_results_folder()
-    measured = read_sweep(default, name) if default else None
-    return {"sweep": measured or published_sweep(name)}
+    return {"sweep": find_sweep(find_experiment(str(request.get("name"))).CLAIM.name)}
+
+
+def find_sweep(name: str) -> ResultDocument | None:
+    default = find_results_folder()
+    return (read_sweep(default, name) if default else None) or published_sweep(name)
 
 
 def run(lab: Lab, request: Request, job: Job) -> ExperimentRun:

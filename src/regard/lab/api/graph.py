@@ -160,10 +160,10 @@ def around(lab: Lab, request: Request, job: Job) -> Neighbourhood:
 
 def edge_weights(attention: CapturedAttention) -> tuple[Tensor, Tensor]:
     """The edges and their weights, `CapturedAttention.edge_weights`, computed once."""
-    found = EDGE_WEIGHTS.get(attention)
-    if found is None:
-        found = EDGE_WEIGHTS[attention] = attention.edge_weights()
-    return found
+    cached = EDGE_WEIGHTS.get(attention)
+    if cached is None:
+        cached = EDGE_WEIGHTS[attention] = attention.edge_weights()
+    return cached
 
 
 def graph_attentions(capture: Capture) -> list[CapturedAttention]:

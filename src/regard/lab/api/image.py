@@ -22,6 +22,8 @@ from .request import QueryWeights, weights_of_query
 
 MAX_ROLLOUT = 2048
 """Tokens up to which rollout is computed."""
+MAX_EXAMPLES, THUMBNAIL = 48, 48
+"""Pictures of the menu of examples, and the pixels of their longer side."""
 
 
 class CrossAttention(AttentionFields):
@@ -51,6 +53,13 @@ class Rollout(TypedDict):
     flow: Tensor
 
 
+class ExamplePictures(TypedDict):
+    """The examples of a model by name, and a small picture of each, `[3, height, width]` bytes."""
+
+    names: list[str]
+    pixels: list[Tensor]
+
+
 def run(lab: Lab, request: Request, job: Job) -> ImageRun:
     """The image as the model reads it, its grid of patches, the prediction, and the distances of each head.
 
@@ -62,10 +71,11 @@ def run(lab: Lab, request: Request, job: Job) -> ImageRun:
         raise BadInput("This model reads no images. Choose one that does.")
     layers = self_attentions(capture)
     centres, real = patch_centres(metadata)
+    filled = filled_patches(metadata)
     described = []
     for n, attention in enumerate(layers):
         job.report(n, len(layers), attention.label)
-        described.append(describe_with_distance(attention, centres, real))
+        described.append(describe_with_distance(attention, centres, real, filled))
     cross = cross_attentions(capture)
     return {
         "pixels": metadata["pixels"],
@@ -125,6 +135,18 @@ def patch_centres(metadata: ImageMetadata) -> tuple[Tensor, Tensor]:
     return torch.cat([centres.new_zeros(extra, 2), centres]), real
 
 
+def filled_patches(metadata: ImageMetadata) -> Tensor:
+    """Which tokens are patches of more than one colour, `[tokens]`; all tokens where every patch has one."""
+    (rows, columns), (height, width) = metadata["grid"], metadata["cell"]
+    pixels = metadata["pixels"].float()
+    padding = (0, columns * width - pixels.shape[2], 0, rows * height - pixels.shape[1])
+    patches = torch.nn.functional.pad(pixels, padding).unfold(1, height, height).unfold(2, width, width)
+    spread = patches.flatten(3).std(-1, correction=0).amax(0).flatten()  # [rows * columns]
+    filled = spread > 0.05 * float(pixels.max() - pixels.min())
+    filled = torch.cat([filled.new_zeros(int(metadata["class_token"])), filled])
+    return filled if bool(filled.any()) else torch.ones_like(filled)
+
+
 def rollout(lab: Lab, request: Request, job: Job) -> Rollout:
     """Attention rollout over all layers, `[tokens, tokens]`; rows sum to one.
 
@@ -142,4 +164,23 @@ def rollout(lab: Lab, request: Request, job: Job) -> Rollout:
     return {"flow": flow}
 
 
-CALLS = {"run": run, "query": query, "rollout": rollout}
+def examples(lab: Lab, request: Request, job: Job) -> ExamplePictures:
+    """Small pictures of the model's examples; files that are no pictures are left out."""
+    from ...data.images import decode_image
+    from ...tasks.inputs.images import resize
+
+    entry = lab.library.entry(request.get("model"))
+    names, pixels = [], []
+    for name in entry.examples()[:MAX_EXAMPLES]:
+        try:
+            picture = decode_image(entry.read_example(name), name, 3)
+        except BadInput:
+            continue
+        scale = THUMBNAIL / max(picture.shape[1:])
+        size = (max(1, round(picture.shape[1] * scale)), max(1, round(picture.shape[2] * scale)))
+        pixels.append(resize(picture, size) if scale < 1 else picture)
+        names.append(name)
+    return {"names": names, "pixels": pixels}
+
+
+CALLS = {"run": run, "query": query, "rollout": rollout, "examples": examples}

@@ -17,6 +17,7 @@ from ...errors import BadInput
 from ...experiments import LANGUAGES
 from ...models.model import SequenceModel
 from ..builtin.recall import recall
+from ..inputs.long_texts import verses
 from ..inputs.model_input import LONG, WINDOWED, InputMetadata, ModelInput, Token
 from ..inputs.notices import Notice
 from ..inputs.text import check_text
@@ -243,14 +244,18 @@ def row(lab: Lab, request: Request, job: Job) -> LongRow:
 
 
 def sample(lab: Lab, request: Request, job: Job) -> LongText:
-    """A long example text: the course's paragraphs in a `language`, or this package's own source, file after file."""
+    """A long example text by its name: verses or the course's paragraphs in a `language`, or this package's source."""
     size = check_index(request.get("characters", 30_000), LONG.characters + 1, "characters")
-    requested = request.get("language")
-    if requested is not None:
-        language = next((known for known in LANGUAGES if known == requested), None)
-        if language is None:
-            raise BadInput(f"language is {requested!r:.20}; it must be en or zh.")
+    requested, name = request.get("language", "en"), request.get("name", "verses")
+    language = next((known for known in LANGUAGES if known == requested), None)
+    if language is None:
+        raise BadInput(f"language is {requested!r:.20}; it must be en or zh.")
+    if name == "verses":
+        return {"text": verses(language)[:size]}
+    if name == "course":
         return {"text": "\n".join(course_paragraphs(language))[:size]}
+    if name != "source":
+        raise BadInput(f"name is {name!r:.20}; it must be verses, course or source.")
     folder = files("regard.attention")
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".py"))
     return {"text": "\n".join(folder.joinpath(name).read_text("utf8") for name in names)[:size]}

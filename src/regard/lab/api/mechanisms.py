@@ -16,7 +16,8 @@ from torch import Tensor
 import regard as rg
 
 from ...attention.parts.mask import Mask, PairGrid, Tiling
-from ...attention.parts.masks import Everything, add_batch_heads
+from ...attention.parts.masks import Everything
+from ...attention.parts.masks.tile_states import add_batch_heads
 from ...attention.parts.methods import Method
 from ...attention.parts.part import Part, PartSpec
 from ...attention.parts.positions import Position, TransformerXL

@@ -79,9 +79,9 @@ def about(lab: Lab, request: Request, job: Job) -> RunDetails:
 
 
 def samples(lab: Lab, request: Request, job: Job) -> RunSamples:
-    """Predictions of the best model so far for validation examples."""
+    """Predictions of the best model so far for validation examples; with `errors` only the wrong ones."""
     start, count = read_count(request, "start", 0), min(read_count(request, "count", 20), 200)
-    return read_samples(find_run(lab, request.get("run")), start, count)
+    return read_samples(find_run(lab, request.get("run")), start, count, request.get("errors") is True)
 
 
 CALLS = {

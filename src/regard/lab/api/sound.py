@@ -63,7 +63,7 @@ def run(lab: Lab, request: Request, job: Job) -> SoundRun:
     described = []
     for n, attention in enumerate(layers):
         job.report(n, len(layers), attention.label)
-        described.append(describe_with_distance(attention, times, real))
+        described.append(describe_with_distance(attention, times, real, real))
     return {
         "seconds": metadata["seconds"],
         "seconds_per_token": metadata["seconds_per_token"],

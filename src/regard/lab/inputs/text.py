@@ -14,7 +14,7 @@ from ...errors import BadInput, Unsupported
 from ...models.heads import LMHead
 from ...models.model import Model, Output, SequenceModel
 from ...models.tokenizers.tokenizer import Tokenizer
-from ...tasks.inputs.word_features import WordFeatures, extract_features
+from ...tasks.inputs.words.features import WordFeatures, extract_features
 from ...tasks.pretrained.texts import SubwordTexts
 from ...tasks.task import AnyTask
 from ...tasks.texts.token_tagger import AnyTagger
@@ -101,6 +101,7 @@ def text_input(model: Model, task: AnyTask | None, text: str, limits: Limits) ->
     arguments = {"tokens": torch.tensor([ids])}
     if inputs is not None and "lengths" in inputs:
         arguments["lengths"] = torch.tensor([len(ids)])
+    arguments |= {name: x for name, x in (inputs or {}).items() if name.startswith("ngram")}  # of an n-gram model
     labels = class_labels(model, task)
 
     def read_output(output: Output) -> PredictionFields:

@@ -83,13 +83,18 @@ class HeadStatistics(TypedDict):
 
 
 class DistanceFields(AttentionFields):
-    """An attention with the mean distance, the weight on special tokens and the evenness of each head, `[heads]`."""
+    """An attention with the mean distance, the weight on special tokens and the evenness of each head, `[heads]`.
+
+    `links [heads, 2]` is the far pair of query and key with the largest weight, `link_weights [heads]` that weight.
+    """
 
     distance: Tensor
     special: Tensor
     entropy: Tensor
     entropy_share: Tensor
     peak: Tensor
+    links: Tensor
+    link_weights: Tensor
 
 
 class OutputDifference(TypedDict):

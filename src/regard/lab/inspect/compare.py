@@ -75,7 +75,7 @@ def align_characters(a: Sequence[Token], b: Sequence[Token]) -> list[AlignedToke
     pairs = [group for _, group in sorted(groups.items()) if group.a and group.b]
     special = align_words([token for token in a if token.special], [token for token in b if token.special])
     numbers = [[n for n, token in enumerate(tokens) if token.special] for tokens in (a, b)]
-    pairs += [AlignedTokens([numbers[0][x] for x in one.a], [numbers[1][y] for y in one.b]) for one in special]
+    pairs += [AlignedTokens([numbers[0][x] for x in pair.a], [numbers[1][y] for y in pair.b]) for pair in special]
     return sorted(pairs)
 
 

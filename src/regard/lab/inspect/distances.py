@@ -10,9 +10,15 @@ from .captured_attention import CapturedAttention
 from .region import ROWS, split_span
 
 
-def describe_with_distance(attention: CapturedAttention, coordinates: Tensor, real: Tensor) -> DistanceFields:
-    """The description of an attention, with the distance, entropy and largest weight of each head, `[heads]`."""
+def describe_with_distance(
+    attention: CapturedAttention, coordinates: Tensor, real: Tensor, queries: Tensor
+) -> DistanceFields:
+    """The description of an attention, with the distance, entropy and largest weight of each head, `[heads]`.
+
+    Also the strongest far link of each head, from one of the `queries [tokens]`.
+    """
     distance, special = head_distances(attention, coordinates, real)
+    links, link_weights = far_links(attention, coordinates, queries & real, real)
     stats = attention.stats([])
     return {
         **attention.describe(),
@@ -21,6 +27,8 @@ def describe_with_distance(attention: CapturedAttention, coordinates: Tensor, re
         "entropy": stats["entropy"],
         "entropy_share": stats["entropy_share"],
         "peak": stats["peak"],
+        "links": links,
+        "link_weights": link_weights,
     }
 
 
@@ -46,3 +54,26 @@ def head_distances(attention: CapturedAttention, coordinates: Tensor, real: Tens
         distances.append(total / max(1, count))
         special.append(outside / max(1, rows_seen))
     return torch.tensor(distances), torch.tensor(special)
+
+
+def far_links(
+    attention: CapturedAttention, coordinates: Tensor, queries: Tensor, keys: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The far pair of largest weight of each head, query and key `[heads, 2]`, and its weight, `[heads]`.
+
+    Far is at least a quarter of the extent of the tokens. `queries` and `keys`, `[tokens]`, say which tokens count.
+    """
+    extent = float((coordinates[keys].amax(0) - coordinates[keys].amin(0)).norm())
+    links, weights = [], []
+    for head in range(attention.heads):
+        best, pair = -1.0, (0, 0)
+        for first, last in split_span((0, attention.queries), ROWS):
+            weight = attention.weights(head, (first, last))
+            distance = torch.cdist(coordinates[first:last].to(weight), coordinates.to(weight))
+            counted = queries[first:last, None] & keys & (distance >= extent / 4)
+            largest, place = weight.masked_fill(~counted, -1.0).flatten().max(0)
+            if float(largest) > best:
+                best, pair = float(largest), (first + int(place) // attention.keys, int(place) % attention.keys)
+        links.append(pair)
+        weights.append(max(0.0, best))
+    return torch.tensor(links), torch.tensor(weights)

@@ -156,7 +156,7 @@ def label_heads(captures: list[Capture], words: list[dict[str, list[TaggedWord]]
         raise BadInput("There is no forward pass to read roles from. Give at least one.")
     scores = [RoleScores.empty(attention.heads) for attention in captures[0].attentions]
     for n, capture in enumerate(captures):
-        if [attention.name for attention in capture.attentions] != [one.name for one in captures[0].attentions]:
+        if [attention.name for attention in capture.attentions] != [first.name for first in captures[0].attentions]:
             raise BadInput("The forward passes are of different models. Give those of one.")
         add_capture(scores, capture, {} if words is None else words[n])
     return scores

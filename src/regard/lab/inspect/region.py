@@ -21,7 +21,8 @@ from torch import Tensor
 from ...attention.call import Call, LoweredCall, lower
 from ...attention.look import bucket_index
 from ...attention.parts.mask import ALL, NONE, Tiling
-from ...attention.parts.masks import Everything, add_batch_heads
+from ...attention.parts.masks import Everything
+from ...attention.parts.masks.tile_states import add_batch_heads
 from ...attention.parts.scores import Cosine
 from ..server.jobs import Job
 

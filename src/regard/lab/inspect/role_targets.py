@@ -127,20 +127,23 @@ def phrase_noun(words: Sequence[TaggedWord], start: int) -> int | None:
     """The last noun of the phrase that begins at a word, or the pronoun there; None where there is none."""
     if start < len(words) and words[start].tag == "PRON":
         return start
-    found = None
+    noun = None
     for n in range(start, len(words)):
-        if words[n].tag not in IN_PHRASE or (found is not None and words[n].tag not in NOUNS):
+        if words[n].tag not in IN_PHRASE or (noun is not None and words[n].tag not in NOUNS):
             break
-        found = n if words[n].tag in NOUNS else found
-    return found
+        noun = n if words[n].tag in NOUNS else noun
+    return noun
 
 
 def word_pairs(tokens: Sequence[Token], words: Sequence[TaggedWord], pairs: list[tuple[int, int]]) -> Tensor:
     """The pairs of tokens `[tokens, tokens]` that belong to pairs of words, by the characters that they cover."""
     inside = torch.tensor(
-        [[not one.special and one.start < word.end and word.start < one.end for word in words] for one in tokens]
+        [
+            [not token.special and token.start < word.end and word.start < token.end for word in words]
+            for token in tokens
+        ]
     ).view(len(tokens), len(words))
-    found = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+    belong = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
     for a, b in pairs:
-        found |= inside[:, a, None] & inside[None, :, b]
-    return found
+        belong |= inside[:, a, None] & inside[None, :, b]
+    return belong

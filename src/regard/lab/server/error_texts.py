@@ -247,6 +247,7 @@ TEXTS = {
     "{} is {}; it must be a whole number from 1 to {}.": "{0} 是 {1}；应为 1 到 {2} 的整数。",
     "values is {}; it must be an object of controls and their values.": "values 是 {0}；应为控件及其值的对象。",
     "language is {}; it must be en or zh.": "language 是 {0}；应为 en 或 zh。",
+    "name is {}; it must be verses, course or source.": "name 是 {0}；应为 verses、course 或 source。",
     "There are no figures in {}; wanted: {}.": "没有语言为 {0} 的图；应为 {1}。",
     "There is no saved result of {}. Run the experiment first.": "实验 {0} 没有保存的结果，请先运行。",
     "The result of {} has no figure and no numbers. Run the experiment first.": (

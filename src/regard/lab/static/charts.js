@@ -1,11 +1,11 @@
 // Tables of numbers, scatter plots and line charts.
-import { formatExact, formatShort, h, newId, s } from "lab/dom.js";
+import { formatExact, formatShort, h, newId, s, scientific } from "lab/dom.js";
 
 // A table: `columns` [text, …], `rows` [[cell, …], …]; numbers are exact, or `short` and exact on hover; texts of a model are not translated.
 export function numbersTable(lab, { caption, columns, rows, onRow, folded = false, quiet = false, short = false }) {
   const cell = value => typeof value === "number" ? h("td", { class: "number", "data-value": value, ...(short ? { title: formatExact(value) } : {}) }, short ? formatShort(value) : formatExact(value)) : h("td", { translate: typeof value === "string" ? "no" : null }, value);
   const table = h("table", { class: "numbers" }, caption && !folded && !quiet ? h("caption", {}, caption) : null,
-    h("thead", {}, h("tr", {}, columns.map(words => h("th", { scope: "col" }, words)))),
+    h("thead", {}, h("tr", {}, columns.map(words => words === "" ? h("td", {}) : h("th", { scope: "col" }, words)))),
     h("tbody", {}, rows.map((row, n) => h("tr", onRow ? { onclick: () => onRow(n), class: "pick" } : {}, row.map(cell)))));
   const box = h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": caption }, table);
   return folded ? h("details", { class: "fold" }, h("summary", {}, caption), box) : box;
@@ -85,8 +85,7 @@ function axes({ box, w, tall, x, y, xTicks, yTicks, xWords, yWords, height }) {
     s("text", { x: box.left + w / 2, y: height - 4, class: "axis" }, xWords),
       s("text", { x: 12, y: box.top + tall / 2, class: "axis", transform: `rotate(-90 12 ${box.top + tall / 2})` }, yWords)];
 }
-const label = x => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? Number(x.toPrecision(3)).toExponential().replaceAll("-",
-  "−") : Number(x.toPrecision(4)).toString().replace("-", "−");
+const label = x => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? scientific(Number(x.toPrecision(3)).toExponential()) : Number(x.toPrecision(4)).toString().replace("-", "−");
 function extremes(values) { let low = Infinity, high = -Infinity; for (const x of values) if (Number.isFinite(x)) low = Math.min(low, x),
   high = Math.max(high, x); return [low, high]; }
 function span(values) { const [low, high] = extremes(values); return high > low ? [Math.min(0, low), high] : [Math.min(0, low), (high || 0) + 1]; }

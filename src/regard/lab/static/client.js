@@ -46,11 +46,11 @@ export class Client {
   requests(since = 0) {
     return [...this.#cache.values()].filter(held => (held.used ?? 0) > since).map(({ path, body }) => ({ path, body }));
   }
-  // `keep: false` skips the cache, for responses that change, such as a training run in progress.
-  async request(path, body = {}, { signal, onProgress, keep = true } = {}) {
+  // `keep: false` skips the cache, for responses that change, such as a training run in progress; `renew` asks again and stores the answer.
+  async request(path, body = {}, { signal, onProgress, keep = true, renew = false } = {}) {
     const key = `${path} ${stableStringify(body)}`, kept = this.#cache.get(key);
     if (kept && !("answer" in kept)) kept.answer = await read(kept), delete kept.pack, delete kept.zip;
-    if (kept && keep) return this.#use(key, kept).answer;
+    if (kept && keep && (!renew || this.exported)) return this.#use(key, kept).answer;
     if (this.exported) throw new RequestError("", 410);
     const found = await this.#send(path, body, signal, onProgress);
     return keep ? this.#use(key, { path, body, ...found }).answer : found.answer;

@@ -1,6 +1,6 @@
 // Labelled controls: model, text and head pickers, popovers, file boxes, progress, notices about the input.
 import { errorOf } from "lab/client.js";
-import { formatBytes, formatBrief, formatPercent, formatShort, fill, untranslated, h, newId, s, topEntries, visibleText, truncate } from "lab/dom.js";
+import { formatBytes, formatBrief, formatPercent, formatShort, fill, untranslated, h, newId, s, scientific, topEntries, visibleText, truncate } from "lab/dom.js";
 
 // A labelled select. `options`: [[value, text, own?], …]; texts with `own` (or all, with `plain`) come from a model and are not translated.
 export function select(label, options, value, onchange, { plain = false, ...attributes } = {}) {
@@ -208,7 +208,7 @@ const labelGloss = (lab, label) => { const words = lab.term("label", label); ret
 // The backend that ran, and the difference between the numbers shown and its output (a number, or {largest}).
 export function backendLine(lab, { backend, attentions = [], difference }) {
   const who = backend ?? [...new Set(attentions.map(one => one.backend).filter(Boolean))].join(", "), far = difference?.largest ?? difference;
-  return h("p", { class: "soft ran" }, lab.t("ran", who || "–", typeof far === "number" ? far.toExponential(1) : "–"));
+  return h("p", { class: "soft ran" }, lab.t("ran", who || "–", typeof far === "number" ? scientific(far.toExponential(1)) : "–"));
 }
 export const cautionLine = lab => h("p", { class: "honest" }, lab.t("honest"));
 export const sizeLine = (lab, size, time) => h("p", { class: "soft", id: "cost" }, lab.t("bytesSent", formatBytes(size), Math.round(time)));

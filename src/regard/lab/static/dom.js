@@ -39,17 +39,25 @@ export function formatExact(x) {
   }
   return sign(Number(x.toPrecision(9)));
 }
+// "1.2e-5" as 1.2·10⁻⁵.
+export function scientific(words) {
+  const [mantissa, power] = String(words).replaceAll("−", "-").split(/e/i);
+  if (power === undefined || Number(mantissa) === 0) return power === undefined ? String(words).replace("-", "−") : "0";
+  return `${mantissa.replace("-", "−")}·10${[...String(Number(power))].map(digit => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]).join("")}`;
+}
+// The numbers of a text in that form.
+export const scientificText = words => String(words).replace(/(?<![\w.])[−-]?\d+(?:\.\d+)?e[-+−]?\d+/g, scientific);
 // A rounded number, with `digits` decimals.
 export function formatBrief(x, digits = 3) {
   if (!Number.isFinite(x)) return formatExact(x);
   if (x === 0) return "0";
-  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? sign(x.toExponential(Math.max(0, digits - 2))) : sign(Math.abs(x) >= 100 ? x.toFixed(1) : x.toFixed(digits));
+  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? scientific(x.toExponential(Math.max(0, digits - 2))) : sign(Math.abs(x) >= 100 ? x.toFixed(1) : x.toFixed(digits));
 }
 // Three significant digits, four from 1000 on: what pages show. `numeral` shows the exact number on hover.
 export function formatShort(x, digits = 3) {
   if (!Number.isFinite(x) || x === 0) return formatExact(x);
   const size = Math.abs(x);
-  return size < 1e-3 || size >= 1e6 ? sign(x.toExponential(digits - 2)) : size >= 1000 ? sign(Math.round(x)) : sign(x.toPrecision(digits));
+  return size < 1e-3 || size >= 1e6 ? scientific(x.toExponential(digits - 2)) : size >= 1000 ? sign(Math.round(x)) : sign(x.toPrecision(digits));
 }
 export const numeral = (x, attributes = {}) => h("span", { class: "digits", title: formatExact(x), "data-value": x, translate: "no", ...attributes }, formatShort(x));
 export const formatPercent = (x, digits = 1) => `${(100 * x).toFixed(digits)} %`;

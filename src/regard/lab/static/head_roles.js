@@ -36,7 +36,7 @@ export function headFinder(lab, { request, attentions, tokens, onPick, onAnswer 
   const chosen = lab.language === "zh" ? "zh" : "en", t = (key, ...args) => { const held = text[chosen][key], words = typeof held === "function" ? held(...args) : held ?? key; return lab.language === "xx" ? `⟦${words}⟧` : words; };
   const [from, to] = sides ?? [attentions[0].query_side, attentions[0].key_side], names = { from: tokenNames(tokens[from] ?? []), to: tokenNames(tokens[to] ?? []) };
   const rows = attentions.flatMap((one, attention) => Array.from({ length: one.heads }, (_, head) => ({ attention, head, label: "", score: NaN, sent: NaN })));
-  const it = { roles: null, role: lab.state.role ?? "", order: "score", pair: { from: [], to: [] }, current: null }, listeners = [], latest = lab.latestRequest();
+  const it = { roles: null, role: lab.state.role ?? "", order: "role", pair: { from: [], to: [] }, current: null }, listeners = [], latest = lab.latestRequest();
   const chips = h("div", { class: "chips role-chips", role: "group", "aria-label": t("filter") }), body = h("tbody", {}), answer = h("p", { class: "soft", role: "status" }), details = h("div", {}), lists = { from: newId(), to: newId() };
   const plain = new Set(attentions.map(one => one.layer)).size === attentions.length, headName = row => plain ? t("headName", attentions[row.attention].layer, row.head) : `${lab.localize(attentions[row.attention].label)} · ${row.head}`, roleName = row => row.label ? t(`role_${row.label}`) : "…";
   const visible = row => !it.role || row.label === it.role;
@@ -48,7 +48,9 @@ export function headFinder(lab, { request, attentions, tokens, onPick, onAnswer 
     fill(chips, [["", rows.length], ...listed.map(role => [role, counts.get(role)])].map(([role, count]) => button([t(role ? `role_${role}` : "allRoles"), " ", h("span", { class: "at" }, count)],
       () => { it.role = it.role === role ? "" : role, lab.set({ role: it.role || null }), show(), onFilter(); }, { class: "chip", "aria-pressed": it.role === role, "data-role": role, title: DEFINED[role] ? t(`def_${DEFINED[role]}`) : null })));
   }
-  const ORDERS = { head: () => 0, role: (a, b) => roleName(a).localeCompare(roleName(b)) || b.score - a.score, score: (a, b) => (b.score || 0) - (a.score || 0), sent: (a, b) => (b.sent || 0) - (a.sent || 0) };
+  // roles in the order of their list, then heads that attend broadly, then those without a role
+  const place = ({ label }) => { const n = it.roles?.roles.indexOf(label) ?? -1; return n >= 0 ? n : label === "broad" ? 98 : 99; };
+  const ORDERS = { head: () => 0, role: (a, b) => place(a) - place(b) || (b.score || 0) - (a.score || 0), score: (a, b) => (b.score || 0) - (a.score || 0), sent: (a, b) => (b.sent || 0) - (a.sent || 0) };
   function show() {
     const paired = rows.some(row => Number.isFinite(row.sent)), shown = rows.filter(visible).sort(ORDERS[it.order]).slice(0, SHOWN);
     const heading = (order, words) => h("th", { scope: "col", "aria-sort": it.order === order ? (order === "head" || order === "role" ? "ascending" : "descending") : null }, button([words, h("span", { class: "sort", "aria-hidden": "true" }, it.order === order ? "▾" : "")], () => { it.order = order, show(); }, { class: "plain", "data-order": order }));

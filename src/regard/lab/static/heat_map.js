@@ -1,9 +1,10 @@
 // A heat map: rows are queries, columns are keys. A canvas, an ARIA grid for keyboard and screen readers, the legend, the row sum,
 // a table of the largest weights, and downloads. The colours ease when the values change.
 import { cssColour, dark, hatch, legend, shader } from "lab/colour.js";
-import { clamp, formatExact, formatShort, fill, fontFamily, untranslated, h, numeral, topEntries, newId, prefersReducedMotion, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
+import { clamp, formatExact, formatShort, fill, fontFamily, untranslated, h, topEntries, newId, prefersReducedMotion, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
 import { mapFiles } from "lab/export.js";
 import { fileButtons, select } from "lab/controls.js";
+import { rankingTable } from "lab/ranking.js";
 
 const CJK = /[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]|[\ud840-\ud8bf][\udc00-\udfff]/;
 const STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000];
@@ -333,13 +334,8 @@ class HeatMap {
     const { t } = this.lab, row = this.set.values.subarray(this.row * this.columns, (this.row + 1) * this.columns),
       found = topEntries(row, count, j => this.hidden(this.row, j));
     if (!found.length) return h("p", { class: "soft" }, t("noneAllowed"));
-    const most = Math.max(...found.map(({ value }) => Math.abs(value)), 1e-30),
-      shade = shader(this.set.kind, this.domain, this.set.scale === "row" ? "linear" : this.set.scale);
-    return h("table", { class: "ranking" }, h("caption", {}, t("topKeys")),
-      h("tbody", {}, found.map(({ index, value }) => h("tr", { class: index === this.column && "here" },
-      h("th", { scope: "row", translate: "no" }, this.names("column", index), h("span", { class: "at" }, this.set.columnNumber?.(index) ?? index)),
-      h("td", { class: "bar" }, h("span", { style: { width: `${100 * Math.abs(value) / most}%`, background: cssColour(shade(value)) } })),
-        h("td", { class: "number" }, numeral(value))))));
+    const shade = shader(this.set.kind, this.domain, this.set.scale === "row" ? "linear" : this.set.scale);
+    return rankingTable(t("topKeys"), found.map(({ index, value }) => ({ name: this.names("column", index), at: this.set.columnNumber?.(index) ?? index, value, colour: cssColour(shade(value)), here: index === this.column })));
   }
 }
 

@@ -11,12 +11,22 @@ export function modelInput(lab, root, model, onOpen) {
   return { image: pictureInput, sound: soundInput, graph: graphInput }[model.modality](lab, root, model, open);
 }
 const chips = (lab, open, files, more = []) => files.length || more.length ? popover(lab.t("examples"), [lab.t("examples"), " ▾"], close => h("div", { class: "chips" }, [...more, ...files.map(file => [file.replace(/\.\w+$/, ""), { example: file }])].map(([name, changes]) => button(name, () => (close(), open(changes)), { class: "chip", translate: changes.example ? "no" : null }))), { class: "quiet" }) : null;
+// The menu of example pictures: names at once, the pictures as soon as they are there.
+function pictureMenu(lab, model, open, files) {
+  if (!files.length) return null;
+  const choice = (file, pixels) => button([pixels ? pixelsOf(pixels) : null, h("span", {}, file.replace(/\.\w+$/, ""))], () => open({ example: file }), { class: "picture-choice", translate: "no" });
+  return popover(lab.t("examples"), [lab.t("examples"), " ▾"], close => {
+    const box = h("div", { class: "picture-menu", onclick: event => event.target.closest("button") && close() }, files.map(file => choice(file)));
+    lab.request("image/examples", { model: model.name }).then(({ names, pixels }) => fill(box, names.map((name, n) => choice(name, pixels[n]))), () => {});
+    return box;
+  }, { class: "quiet", wide: true });
+}
 const shownName = name => h("span", { class: "shown-input", translate: "no" }, name);
 
 function pictureInput(lab, root, model, open) {
   const { t, state } = lab, files = model.examples ?? [], example = state.upload || state.drawing ? null : state.example ?? files[0];
   const opened = file => lab.attempt(async () => open({ upload: (await upload(file)).upload }), root);
-  const element = lab.exported ? null : h("div", { class: "input" }, shownName(example ?? ""), chips(lab, open, files), popover(t("draw"), t("draw"), close => drawingPad(lab, state.drawing, image => (close(), open({ drawing: image }))), { class: "quiet" }), fileBox(lab, "image/png,image/jpeg", t("dropPicture"), opened));
+  const element = lab.exported ? null : h("div", { class: "input" }, shownName(example ?? ""), pictureMenu(lab, model, open, files), popover(t("draw"), t("draw"), close => drawingPad(lab, state.drawing, image => (close(), open({ drawing: image }))), { class: "quiet" }), fileBox(lab, "image/png,image/jpeg", t("dropPicture"), opened));
   return { element, input: state.upload ? { upload: state.upload } : state.drawing ? { base64: state.drawing } : example ? { example } : null };
 }
 function soundInput(lab, root, model, open) {

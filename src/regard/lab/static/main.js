@@ -195,7 +195,7 @@ function link(page, t) {
   const { lang, theme, model, text } = current.state, both = [page, current.page].every(one => SENTENCES.includes(one));
   const kept = Object.entries({ lang, theme, ...(both ? { model, text } : {}) }).filter(([, value]) => value);
   const query = kept.length ? `?${new URLSearchParams(kept)}` : "";
-  return h("a", { href: `#${page}${query}`, "aria-current": page === current.page ? "page" : null }, t(`page_${page}`));
+  return h("a", { href: `${location.href.split("#")[0]}#${page}${query}`, "aria-current": page === current.page ? "page" : null }, t(`page_${page}`));
 }
 function showShell(own, module) {
   const t = translator(null);

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...errors import BadInput, Missing
+from ...errors import BadInput
 from ..heads import supervised_loss
 from ..model import Model, Output
 
@@ -19,9 +18,6 @@ SMOOTHING = 0.3
 
 LOGIT_SCALE = 5.0
 """Scales the logits: Adam moves each weight by about the learning rate, and encoders need a small one."""
-
-FIT_STEPS = 60
-"""Steps of L-BFGS in `fit`."""
 
 PRIME = 2654435761
 """Knuth's multiplicative hash, near 2³² times the golden ratio."""
@@ -108,86 +104,20 @@ class NBLinearModel(Model):
         return torch.cat(features, dim=1)
 
     @torch.no_grad()
-    def count(
-        self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]], weighting: Literal["nb", "idf", "both"] = "nb"
-    ) -> None:
+    def count(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
         """Estimate the ratios from texts and labels; a feature counts once in a text.
 
-        Labels are classes `[batch]`, or 0 and 1 for several labels a text, `[batch, classes]`. With another `weighting`
-        the ratio of a feature is its inverse document frequency, 1 + ln(texts / texts that have it), or the product of
-        both.
+        Labels are classes `[batch]`, or 0 and 1 for several labels a text, `[batch, classes]`.
         """
-        counts, documents, texts = torch.zeros_like(self.ratios), torch.zeros(len(self.ratios)), 0
+        counts = torch.zeros_like(self.ratios)
         for tokens, lengths, labels in batches:
             present = labels if labels.dim() == 2 else functional.one_hot(labels, self.config.classes)
             for row, label in zip(self.rows(tokens, lengths), present.to(counts.dtype), strict=True):
-                features = row.unique()
-                counts[features] += label
-                documents[features] += 1
-                texts += 1
+                counts[row.unique()] += label
         counts[self.config.ignored[0]] = 0
         own, others = counts + SMOOTHING, counts.sum(1, keepdim=True) - counts + SMOOTHING
         ratios = (own / own.sum(0)).log() - (others / others.sum(0)).log()
-        if weighting != "nb":
-            idf = 1 + (texts / documents.clamp(min=1)).log()[:, None]
-            ratios = idf.expand_as(ratios) if weighting == "idf" else idf * ratios
         self.ratios.copy_(ratios * (counts.sum(1, keepdim=True) > 0))
-
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]], strength: float = 10.0) -> None:
-        """Fit weights and biases to texts and labels as `count` takes them, with L-BFGS: the problem is convex.
-
-        Minimised is strength · Σ loss + ½ Σ (LOGIT_SCALE · weight)², with the loss of classes (softmax) or of several
-        labels a text (sigmoid). Features that no text has keep the weight 0.
-        """
-        bags, gold = self.gather(batches)
-        used, columns = torch.cat(bags).unique(return_inverse=True)
-        starts = torch.tensor([0, *(len(bag) for bag in bags)]).cumsum(0)
-        counts = sparse_matrix(columns, starts, len(used))
-        transposed = counts.T.tocsr()
-        ratios = self.ratios[used]
-        scale = LOGIT_SCALE / torch.from_numpy(counts @ (ratios**2).numpy()).sqrt().clamp(min=1e-6)
-        weight, bias = torch.zeros_like(ratios), torch.zeros_like(self.bias)
-        optimizer = torch.optim.LBFGS(
-            [weight, bias], max_iter=FIT_STEPS, history_size=10, line_search_fn="strong_wolfe"
-        )
-        loss_of = functional.cross_entropy if gold.dim() == 1 else functional.binary_cross_entropy_with_logits
-        decay = LOGIT_SCALE**2 / (strength * len(gold))
-
-        def closure() -> Tensor:
-            """The loss, and its gradient by hand through the sparse products."""
-            sums = torch.from_numpy(counts @ (weight * ratios).numpy())
-            logits = (scale * sums + bias).requires_grad_()
-            loss = loss_of(logits, gold, reduction="sum") / len(gold)
-            (gradient,) = torch.autograd.grad(loss, logits)
-            weight.grad = torch.from_numpy(transposed @ (scale * gradient).numpy()) * ratios + decay * weight
-            bias.grad = gradient.sum(0)
-            return loss.detach() + decay / 2 * weight.square().sum()
-
-        optimizer.step(closure)  # type: ignore[arg-type]
-        with torch.no_grad():
-            self.weight.zero_()
-            self.weight[used] = weight
-            self.bias.copy_(bias)
-
-    def gather(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> tuple[list[Tensor], Tensor]:
-        """(the features of each text, the labels of all)."""
-        bags, labels = [], []
-        for tokens, lengths, own in batches:
-            bags += [row[row != self.config.ignored[0]] for row in self.rows(tokens, lengths)]
-            labels.append(own)
-        return bags, torch.cat(labels)
-
-
-def sparse_matrix(columns: Tensor, starts: Tensor, width: int) -> Any:
-    """A sparse matrix of counts: row n has the `columns` from `starts[n]` on."""
-    try:
-        from scipy.sparse import csr_matrix
-    except ImportError:
-        raise Missing('Fitting a linear model needs scipy: pip install "regard[train]".') from None
-    ones = torch.ones(len(columns)).numpy()
-    matrix = csr_matrix((ones, columns.numpy(), starts.numpy()), (len(starts) - 1, width))
-    matrix.sum_duplicates()
-    return matrix
 
 
 def hash_pair(first: Tensor, second: Tensor, salt: int) -> Tensor:

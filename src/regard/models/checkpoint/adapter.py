@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import BadInput, Unsupported, explain_damage
 from ...nn.lora import LoraLinear, lora_layers, replace_module
+from ..config import EncoderDecoderConfig, SequenceConfig
+from ..interfaces import ModelConfig
+from ..model import Model
 from .checkpoint import FAMILIES, find_family
-from .files import read_json, replace_files, text_writer, to_json
+from .files import JsonObject, read_json, replace_files, text_writer, to_json
 from .key_table import SAME, expand
 from .weights import need_safetensors, read_single
 
@@ -32,7 +34,7 @@ def save_adapter(model: nn.Module, folder: str | Path, base: str, family: str | 
     layers = lora_layers(model)
     if not layers:
         raise BadInput("The model has no layer with LoRA, so there is no adapter to save. Train with lora_rank.")
-    names = layer_names(layers, getattr(model, "config", None), family)
+    names = layer_names(layers, model.config if isinstance(model, Model) else None, family)
     tensors: dict[str, Tensor] = {}
     for path, layer in layers.items():
         tensors[f"{PREFIX}{names[path]}.lora_A.weight"] = layer.lora_a.detach().cpu().contiguous()
@@ -77,10 +79,10 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
         return add_adapter(model, folder, config, tensors)
 
 
-def add_adapter(model: nn.Module, folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
+def add_adapter(model: nn.Module, folder: Path, config: JsonObject, tensors: dict[str, Tensor]) -> nn.Module:
     """The model with the LoRA of these tensors of a folder."""
     own = {path for path, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    ours = their_layers(own, getattr(model, "config", None))
+    ours = their_layers(own, model.config if isinstance(model, Model) else None)
     for key in sorted(name for name in tensors if name.endswith(".lora_A.weight")):
         theirs = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
         path = ours.get(theirs)
@@ -107,7 +109,7 @@ def merge_lora(model: nn.Module) -> nn.Module:
     return model
 
 
-def check_config(config: dict[str, Any], folder: Path) -> None:
+def check_config(config: JsonObject, folder: Path) -> None:
     """Raise `Unsupported` for what an adapter may have beside plain LoRA."""
     if config.get("peft_type") != "LORA":
         raise Unsupported(f"{folder} holds an adapter of type {config.get('peft_type')!r}; LORA is read here.")
@@ -116,18 +118,18 @@ def check_config(config: dict[str, Any], folder: Path) -> None:
             raise Unsupported(f"{folder / CONFIG} has {name}, which is not read here.")
 
 
-def scaled_alpha(config: dict[str, Any], rank: int) -> float:
+def scaled_alpha(config: JsonObject, rank: int) -> float:
     """The alpha whose product has the scale of the configuration: alpha / r, or alpha / √r with `use_rslora`."""
     alpha = float(config.get("lora_alpha", 8))
     return alpha * rank**0.5 if config.get("use_rslora") else alpha
 
 
-def layer_names(paths: Iterable[str], config: Any, family: str | None = None) -> dict[str, str]:
+def layer_names(paths: Iterable[str], config: ModelConfig | None, family: str | None = None) -> dict[str, str]:
     """Their name of each layer, or our own where the family has no layer for each of these."""
-    paths, family = list(paths), family or getattr(config, "family", None)
-    if family not in FAMILIES:
+    own_family = None if config is None else config.family
+    paths, family = list(paths), family or own_family
+    if config is None or family not in FAMILIES:
         return {path: path for path in paths}
-    head = getattr(config, "head", None)
     module = find_family(family, "this model")
     try:
         keys = module.keys(config)
@@ -135,25 +137,26 @@ def layer_names(paths: Iterable[str], config: Any, family: str | None = None) ->
         return {path: path for path in paths}
     weights = [f"{path}.weight" for path in paths]
     rows = [row for key in keys for row in expand(key, weights)]
-    found = {
+    theirs_by_ours = {
         row.ours[0]: row.theirs.removesuffix(".weight") for row in rows if row.change is SAME and len(row.ours) == 1
     }
-    if set(found) != set(weights):
+    if set(theirs_by_ours) != set(weights):
         return {path: path for path in paths}
     # a model of ours with a head of its own is their model without a head
-    strip = head is not None and getattr(config, "family", None) is None
-    return {path: found[f"{path}.weight"].removeprefix(module.PREFIX if strip else "") for path in paths}
+    has_head = isinstance(config, SequenceConfig | EncoderDecoderConfig) and config.head is not None
+    strip = has_head and own_family is None
+    return {path: theirs_by_ours[f"{path}.weight"].removeprefix(module.PREFIX if strip else "") for path in paths}
 
 
-def their_layers(own: Iterable[str], config: Any) -> dict[str, str]:
+def their_layers(own: Iterable[str], config: ModelConfig | None) -> dict[str, str]:
     """Our path by every name that an adapter may have for a layer: ours, theirs, theirs with the prefix of a head."""
     own = list(own)
-    found = {path: path for path in own}
-    family = getattr(config, "family", None)
+    paths = {path: path for path in own}
+    family = None if config is None else config.family
     blocks = [path for path in own if ".blocks." in f".{path}"]
     if family in FAMILIES:
         prefix = find_family(family, "this model").PREFIX
         for path, name in layer_names(blocks, config).items():
             plain = name.removeprefix(prefix)
-            found |= {name: path, plain: path, prefix + plain: path}
-    return found
+            paths |= {name: path, plain: path, prefix + plain: path}
+    return paths

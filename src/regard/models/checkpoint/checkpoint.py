@@ -22,7 +22,7 @@ from .counterpart import find_counterpart
 from .files import JsonObject, read_json, text_writer, to_json
 from .folder import CONFIGS, Folder, open_folder, write_folder
 from .key_table import Family, make_table, read_tensors, shorten_names, write_tensors
-from .plausibility import check_sizes, limit_parameters
+from .plausibility import check_sizes, check_types, limit_parameters
 
 PROCESSORS = ("image_processor", "feature_extractor")
 """The parts of `processor_config.json` that prepare images and recordings."""
@@ -53,8 +53,10 @@ def read_regard(folder: Folder) -> Model:
     check_files(folder.path, folder.checksums)
     path, weights = folder.path / CONFIGS["regard"], folder.weights()
     check_sizes(folder.config["model"], weights, path)
+    config = from_dict(folder.config["model"])
+    check_types(config, path)
     with limit_parameters(weights, path):
-        model = build_empty(from_dict(folder.config["model"]))
+        model = build_empty(config)
     assign_weights(model, {name: weights.tensor(name) for name in weights.names()}, str(folder.path))
     return model
 
@@ -83,9 +85,10 @@ def read_hugging_face(folder: Folder) -> Model:
     path = folder.path / CONFIGS["huggingface"]
     check_sizes(folder.config, weights, path)
     config = family.read(folder.config, {name: weights.shape(name) for name in weights.names()})
+    check_types(config, path)
     with limit_parameters(weights, path):
         model = build_empty(config)
-    rows = make_table(family.keys(config), tensor_names(model))
+    rows = make_table(family.keys(config), list(own_tensors(model)))
     prefix = PREFIXES.get(str(model_type), family.PREFIX)
     assign_weights(model, read_tensors(rows, weights, prefix, family.IGNORED, where), where)
     model.labels, model.preprocessor = read_labels(folder.config), read_preprocessor(folder.path)
@@ -94,7 +97,7 @@ def read_hugging_face(folder: Folder) -> Model:
 
 def save(model: Model, folder: str | Path, format: str = "regard") -> None:
     """Write configuration, weights and tokenizer into a folder."""
-    tensors = {name: model.state_dict()[name] for name in tensor_names(model)}
+    tensors = own_tensors(model)
     others: dict[str, Callable[[Path], object]] = {}
     if model.rules is not None:
         others["generation_config.json"] = text_writer(to_json(write_rules(model.rules)))
@@ -105,8 +108,8 @@ def save(model: Model, folder: str | Path, format: str = "regard") -> None:
     elif format == "huggingface":
         if model.preprocessor:
             others["preprocessor_config.json"] = text_writer(to_json(model.preprocessor))
-        family, named = find_counterpart(model, tensor_names(model))
-        rows = make_table(family.keys(named), tensor_names(model))
+        family, named = find_counterpart(model, list(tensors))
+        rows = make_table(family.keys(named), list(tensors))
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         config = {**family.write(named), **write_labels(model.labels), "dtype": dtype}
         write_folder(folder, config, write_tensors(rows, tensors), format="huggingface", others=others)
@@ -132,7 +135,7 @@ def build_empty(config: ModelConfig) -> Model:
 
 def assign_weights(model: Model, tensors: dict[str, Tensor], where: str) -> None:
     """Give every parameter and buffer its tensor; `BadInput` names those that do not fit."""
-    own = {name: model.state_dict()[name] for name in tensor_names(model)}
+    own = own_tensors(model)
     missing, left = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or left:
         raise BadInput(
@@ -153,15 +156,13 @@ def assign_weights(model: Model, tensors: dict[str, Tensor], where: str) -> None
     model.load_state_dict(ready, strict=False, assign=True)
 
 
-def tensor_names(model: Model) -> list[str]:
-    """The names of the model's tensors; a tensor that several modules share has its first name only."""
-    seen: set[int] = set()
-    names = []
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            names.append(name)
-    return names
+def own_tensors(model: Model) -> dict[str, Tensor]:
+    """The model's tensors by name; a tensor that several modules share has its first name only."""
+    names: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in names.values()}
 
 
 def find_family(model_type: object, where: str) -> Family:

@@ -91,6 +91,8 @@ def check_files(folder: Path, checksums: Checksums) -> None:
         raise BadInput(f"{folder} has a {WEIGHTS} that its regard.json does not name. Get the whole folder again.")
     for name in checksums.files:
         if not (folder / name).is_file():
+            if checksums.replaced and name not in checksums.replaced:
+                continue  # a process that added it was killed before
             raise BadInput(f"{folder} lacks {name}, which its regard.json names. Get the whole folder again.")
         if hash_file(folder / name) not in checksums.of_file(name):
             raise BadInput(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 from ...errors import RegardError, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ..config import EncoderDecoderConfig, SequenceConfig
+from ..interfaces import ModelConfig
+from ..model import Model
 from .key_table import Family, Shapes, make_table, write_tensors
 
 TEXT_ENCODERS, DECODERS = ("bert", "roberta", "distilbert"), ("gpt2", "llama")
@@ -23,15 +25,16 @@ IMAGE_ENCODERS, ENCODER_DECODERS = ("vit",), ("marian", "t5", "whisper")
 UNFIT_SCORE = 99
 IGNORED = ("dropout", "attention_dropout", "hidden_dropout", "family", "padding")
 """Fields that do not change the output of a model in evaluation."""
+C = TypeVar("C", bound=SequenceConfig | EncoderDecoderConfig)
 UNFIT = (AttributeError, KeyError, StopIteration, TypeError, ValueError, RegardError)
 """What `write` or `read` of a family raise for a configuration of another form."""
 
 
-def find_counterpart(model: Any, names: list[str]) -> tuple[Family, Any]:
+def find_counterpart(model: Model, names: list[str]) -> tuple[Family, ModelConfig]:
     """(family, the configuration with its name) for a model with these tensors; `Unsupported` names what has none."""
     config = model.config
     if not isinstance(config, SequenceConfig | EncoderDecoderConfig):
-        if getattr(config, "family", None):
+        if config.family:
             return find_family(config.family), config
         raise Unsupported(
             f"transformers has no counterpart of a {type(config).__name__.removesuffix('Config')} model. "
@@ -39,23 +42,23 @@ def find_counterpart(model: Any, names: list[str]) -> tuple[Family, Any]:
         )
     if config.family is not None:
         family = find_family(config.family)
-        found = list(compare(config, write_and_read(model, config, names, family), ""))
-        if not found:
+        differences = list(compare(config, write_and_read(model, config, names, family), ""))
+        if not differences:
             return family, config
-        raise no_counterpart(config.family, found)
+        raise no_counterpart(config.family, differences)
     best: tuple[str, list[str], int] | None = None
     for name in candidates(config):
         family, named = find_family(name), replace(write_out_widths(config), family=name)
         try:
-            found = list(compare(named, write_and_read(model, named, names, family), ""))
-            score = len(found)
+            differences = list(compare(named, write_and_read(model, named, names, family), ""))
+            score = len(differences)
         except UNFIT as error:
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            found, score = [f"this form ({reason})"], UNFIT_SCORE
-        if not found:
+            differences, score = [f"this form ({reason})"], UNFIT_SCORE
+        if not differences:
             return family, named
         if best is None or score < best[2]:
-            best = name, found, score
+            best = name, differences, score
     if best is None:
         layers = [type(part).__name__.removesuffix("Config") for part in (config.embed, config.stack)]
         raise Unsupported(
@@ -65,7 +68,7 @@ def find_counterpart(model: Any, names: list[str]) -> tuple[Family, Any]:
     raise no_counterpart(*best[:2])
 
 
-def candidates(config: SequenceConfig[Any, Any] | EncoderDecoderConfig[Any, Any]) -> tuple[str, ...]:
+def candidates(config: SequenceConfig | EncoderDecoderConfig) -> tuple[str, ...]:
     """The families that read the same inputs."""
     if isinstance(config, EncoderDecoderConfig):
         return ENCODER_DECODERS
@@ -76,21 +79,25 @@ def candidates(config: SequenceConfig[Any, Any] | EncoderDecoderConfig[Any, Any]
     return ()
 
 
-def write_out_widths(config: Any) -> Any:
+def write_out_widths(config: C) -> C:
     """The configuration with the width of its feed-forward layers as a number, which their configurations need."""
-    changed = {}
-    for name in ("stack", "decoder"):
-        stack = getattr(config, name, None)
-        if isinstance(stack, StackConfig) and stack.hidden is None:
-            changed[name] = replace(stack, hidden=4 * stack.dim)
-    return replace(config, **changed) if changed else config
+    stacks = {"stack": config.stack}
+    if isinstance(config, EncoderDecoderConfig):
+        stacks["decoder"] = config.decoder
+    widened = {
+        name: replace(stack, hidden=4 * stack.dim)
+        for name, stack in stacks.items()
+        if isinstance(stack, StackConfig) and stack.hidden is None
+    }
+    return replace(config, **widened)
 
 
-def no_counterpart(name: str, found: list[str]) -> Unsupported:
-    more = f", and {len(found) - 4} more differences" if len(found) > 4 else ""
-    pool = " A run with pool=pooler has their head." if any("head.pool" in text for text in found) else ""
+def no_counterpart(name: str, differences: list[str]) -> Unsupported:
+    more = f", and {len(differences) - 4} more differences" if len(differences) > 4 else ""
+    pool = " A run with pool=pooler has their head." if any("head.pool" in text for text in differences) else ""
     return Unsupported(
-        f"transformers has no model of this form; the nearest, {name}, has no counterpart of {'; '.join(found[:4])}"
+        f"transformers has no model of this form; the nearest, {name}, has no counterpart of "
+        f"{'; '.join(differences[:4])}"
         f'{more}. Save it with format="regard", or export it as ONNX.{pool}'
     )
 
@@ -101,7 +108,7 @@ def find_family(name: str) -> Family:
     return by_model_type(name, "this model")
 
 
-def write_and_read(model: Any, config: Any, names: list[str], family: Family) -> Any:
+def write_and_read(model: Model, config: ModelConfig, names: list[str], family: Family) -> ModelConfig:
     """Our configuration after it was written for a family and read back."""
     written, rows = family.write(config), make_table(family.keys(config), names)
     tensors = model.state_dict()
@@ -109,7 +116,7 @@ def write_and_read(model: Any, config: Any, names: list[str], family: Family) ->
     return family.read(written, shapes)
 
 
-def compare(ours: Any, theirs: Any, where: str) -> Iterator[str]:
+def compare(ours: object, theirs: object, where: str) -> Iterator[str]:
     """The fields in which two configurations differ, with both values."""
     if type(ours) is type(theirs) and is_dataclass(ours) and not isinstance(ours, type):
         for field in fields(ours):
@@ -120,15 +127,15 @@ def compare(ours: Any, theirs: Any, where: str) -> Iterator[str]:
         yield f"{where} = {describe(ours)} (theirs: {describe(theirs)})"
 
 
-def same(ours: Any, theirs: Any) -> bool:
+def same(ours: object, theirs: object) -> bool:
     if isinstance(ours, tuple) or isinstance(theirs, tuple):  # (8, 8) is 8
         return as_tuple(ours) == as_tuple(theirs)
     return ours == theirs
 
 
-def as_tuple(value: Any) -> tuple[Any, ...]:
+def as_tuple(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value, value)
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     return type(value).__name__ if is_dataclass(value) else repr(value)

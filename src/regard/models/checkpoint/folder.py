@@ -95,7 +95,7 @@ def write_folder(
     call are removed; other files (tokenizers, notes) stay. Tensors that share memory are each written in full.
 
     `regard.json` has the SHA-256 of each file, and is replaced first, with the hashes of the old files and the new
-    ones: whenever the process is killed, each file has a hash that it names.
+    ones: whenever the process is killed, each file has a hash that it names. A folder without one gets it last.
     """
     if format not in CONFIGS:
         raise BadInput(f"format is {format!r}, wanted one of {', '.join(map(repr, CONFIGS))}.")
@@ -121,8 +121,9 @@ def write_folder(
     else:
         with stage_files(path, writers) as staging:
             new = Checksums({file: hash_file(staging / file) for file in writers})
-            both = replace(new, replaced=known_hashes(path, writers))
-            replace_files(path, {name: text_writer(to_json(add_hash(config | both.entries())))})
+            if (path / name).is_file():
+                both = replace(new, replaced=known_hashes(path, writers))
+                replace_files(path, {name: text_writer(to_json(add_hash(config | both.entries())))})
             publish_files(staging, path, writers)
         replace_files(path, {name: text_writer(to_json(add_hash(config | new.entries())))})
     for file in path.iterdir():  # of an earlier call

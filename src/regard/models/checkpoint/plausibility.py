@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from torch import nn
@@ -54,6 +55,28 @@ def settings_in(value: object, name: str) -> Iterator[tuple[str, object]]:
             yield from settings_in(inner, name)
     elif not isinstance(value, bool):
         yield name, value
+
+
+def check_types(config: object, path: Path) -> None:
+    """Raise `BadInput` for a setting of a configuration that is a number by its type and something else by its value.
+
+    What reads a file passes values on as they stand there; a text for `eps` would be noticed when the model is called.
+    """
+    if isinstance(config, list | tuple):
+        for item in config:
+            check_types(item, path)
+    if not is_dataclass(config) or isinstance(config, type):
+        return
+    for field in fields(config):
+        value, wanted = getattr(config, field.name), set(str(field.type).replace(" ", "").split("|"))
+        if not wanted <= {"int", "float", "None"}:
+            check_types(value, path)
+            continue
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        number = whole or ("float" in wanted and isinstance(value, float) and math.isfinite(value))
+        if not number and (value is not None or "None" not in wanted):
+            kind = "a number" if "float" in wanted else "a whole number"
+            raise BadInput(f"{path}: {field.name} is {value!r:.60}; it must be {kind}. Get the file again.")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ...attention.parts.positions import Position, Rotary
 from ...errors import BadInput, Unsupported
@@ -91,7 +90,7 @@ def write_rope(position: Position | None, head_dim: int) -> JsonObject:
     return rope
 
 
-def write_scaling(position: Rotary | RotarySpec) -> dict[str, Any]:
+def write_scaling(position: Rotary | RotarySpec) -> JsonObject:
     if isinstance(position, YarnRotary):
         scaling = {
             "rope_type": "yarn", "factor": position.factor, "original_max_position_embeddings": position.original,

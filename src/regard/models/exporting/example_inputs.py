@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from ...attention.parts.masks import NearBlocks, RandomBlocks
 from ...errors import Unsupported
+from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ...nn.embeddings.patch_grid import PatchGridConfig
 from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.waveform import MoonshineEmbeddingConfig, Wav2VecEmbeddingConfig
+from ...nn.sparse.bigbird import BigBirdMask
+from ..baselines.tfidf import TfidfConfig
 from ..config import EncoderDecoderConfig, SequenceConfig
 from ..detection import DetectionConfig
 from ..dual_encoder import DualEncoderConfig
+from ..ensemble import EnsembleModel
 from ..graph_attention import GATConfig
+from ..interfaces import EmbeddingConfig
 from ..model import Model
 
 BATCH, TOKENS, TARGETS, FRAMES, NODES, SAMPLES = 3, 13, 7, 40, 11, 4000
@@ -27,8 +31,10 @@ def make_example_inputs(model: Model) -> dict[str, Tensor]:
     """Arguments that a model can be called with; `Unsupported` for a model whose inputs are not known here."""
     config, generator = model.config, torch.Generator().manual_seed(0)
     if isinstance(config, SequenceConfig):
-        inputs = embedding_inputs(config.embed, generator, sparse_tokens(config))
-        if getattr(config.stack, "causal", False):  # what follows a token does not change its output
+        mask = config.stack.parts.mask if isinstance(config.stack, StackConfig) else None
+        blocks = isinstance(mask, BigBirdMask | NearBlocks | RandomBlocks)  # of which several are needed
+        inputs = embedding_inputs(config.embed, generator, 12 * mask.block if blocks else TOKENS)
+        if config.stack.causal:  # what follows a token does not change its output
             inputs.pop("lengths", None)
         return inputs
     if isinstance(config, EncoderDecoderConfig):
@@ -39,6 +45,13 @@ def make_example_inputs(model: Model) -> dict[str, Tensor]:
     if isinstance(config, DualEncoderConfig):
         towers = [tower for tower in (config.image, config.text) if tower is not None]
         return {name: x for tower in towers for name, x in embedding_inputs(tower.embed, generator).items()}
+    if isinstance(model, EnsembleModel):
+        extra = model.beside if model.config.extra_inputs else None
+        members = [part for part in (model.members[0], extra) if isinstance(part, Model)]
+        return {name: x for member in members for name, x in make_example_inputs(member).items()}
+    if isinstance(config, TfidfConfig):
+        ngrams = torch.randint(1, 1 + config.words + config.characters, (BATCH, TOKENS), generator=generator)
+        return {"ngrams": ngrams, "ngram_counts": torch.randint(1, 3, (BATCH, TOKENS), generator=generator)}
     if isinstance(config, DetectionConfig):
         return {"images": torch.randn(BATCH, 3, 64, 96, generator=generator)}
     if isinstance(config, GATConfig):
@@ -51,17 +64,10 @@ def make_example_inputs(model: Model) -> dict[str, Tensor]:
     )
 
 
-def sparse_tokens(config: Any) -> int:
-    """Tokens of an example text; attention in blocks needs several of them."""
-    block = getattr(getattr(config.stack, "mask", None), "block", None) or getattr(config.stack, "block", None)
-    return 12 * block if isinstance(block, int) else TOKENS
-
-
-def embedding_inputs(embed: Any, generator: torch.Generator, tokens: int = TOKENS) -> dict[str, Tensor]:
+def embedding_inputs(embed: EmbeddingConfig, generator: torch.Generator, tokens: int = TOKENS) -> dict[str, Tensor]:
     """The arguments that an embedding reads."""
     if isinstance(embed, TextEmbeddingConfig):
-        positions = embed.positions if isinstance(embed.positions, int) else tokens
-        tokens = min(tokens, positions)
+        tokens = min(tokens, embed.max_positions or tokens)
         lengths = torch.tensor([tokens, tokens // 2 + 1, max(1, tokens - 2)])
         return {"tokens": torch.randint(embed.vocabulary, (BATCH, tokens), generator=generator), "lengths": lengths}
     if isinstance(embed, ImageEmbeddingConfig | PatchGridConfig):
@@ -70,7 +76,7 @@ def embedding_inputs(embed: Any, generator: torch.Generator, tokens: int = TOKEN
     if isinstance(embed, ResidualEmbeddingConfig):
         return {"images": torch.randn(BATCH, embed.channels, 32, 32, generator=generator)}
     if isinstance(embed, SoundEmbeddingConfig):
-        most = embed.positions if isinstance(embed.positions, int) else None
+        most = embed.max_positions
         frames = FRAMES if most is None else 2 * most
         sound = torch.randn(BATCH, frames, embed.bins, generator=generator)
         return {"sound": sound} if most is not None else {"sound": sound, "lengths": torch.tensor([frames, 26, 33])}

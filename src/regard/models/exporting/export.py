@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ...attention.interception import INTERCEPTORS
+from ...attention.interception import INTERCEPTORS, AttendArguments
 from ...attention.parts.edges import Edges
+from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Pairs
 from ...attention.parts.methods import Exact
 from ...errors import BadInput, Missing, RegardError, Unsupported
@@ -44,6 +45,8 @@ DYNAMIC = {
     "columns": (0,),
     "features": (0, 1),
     "global_tokens": (0, 1),
+    "ngrams": (0, 1),
+    "ngram_counts": (0, 1),
 }
 """The dimensions of each argument that may differ from call to call."""
 TOLERANCE = 1e-4
@@ -159,21 +162,21 @@ def plain_attention() -> Iterator[None]:
         EXPORTING.reset(token)
 
 
-def attend_plainly(arguments: dict[str, Any]) -> Tensor | None:
+def attend_plainly(arguments: AttendArguments) -> Tensor | None:
     """The output of a call by the reference backend; None outside of an export."""
     if not EXPORTING.get():
         return None
     token = EXPORTING.set(False)  # the call below is answered by attend itself
     try:
-        exact = arguments["method"] is None or isinstance(arguments["method"], Exact)
-        q, k = arguments["q"], arguments["k"]
-        mask = edges_as_pairs(arguments["mask"], q.shape[2], k.shape[2])
-        return attend(**{**arguments, "mask": mask, "backend": "reference" if exact else "auto"})
+        method, q, k = arguments.get("method"), arguments["q"], arguments["k"]
+        mask = edges_as_pairs(arguments.get("mask"), q.shape[2], k.shape[2])
+        backend = "reference" if method is None or isinstance(method, Exact) else "auto"
+        return attend(**{**arguments, "mask": mask, "backend": backend})
     finally:
         EXPORTING.reset(token)
 
 
-def edges_as_pairs(mask: Any, queries: int, keys: int) -> Any:
+def edges_as_pairs(mask: Mask | None, queries: int, keys: int) -> Mask | None:
     """A graph as a boolean for each pair: sorting edges has a size that depends on their values."""
     if not isinstance(mask, Edges):
         return mask

@@ -9,7 +9,7 @@ from ...nn.old_names import accept_old_names
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig, is_tied
 
 PREFIX = "bert."
 IGNORED = (
@@ -205,7 +205,7 @@ def keys(config: TextConfig) -> list[Key]:
 
 def word_keys(config: TextConfig) -> list[Key]:
     """The head of masked language modelling; the name of its bias depends on whether the matrix is tied."""
-    tied = getattr(config.head, "tied", True)
+    tied = is_tied(config.head, True)
     return [
         Key("cls.predictions.transform.dense.{p}", "head.dense.{p}"),
         Key("cls.predictions.transform.LayerNorm.{p}", "head.norm.{p}"),

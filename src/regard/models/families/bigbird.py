@@ -100,7 +100,8 @@ def write(config: TextConfig) -> JsonObject:
 
 def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
-    vocabulary, inner = isinstance(config.head, LMHeadConfig), getattr(config.head, "hidden", None)
+    vocabulary = isinstance(config.head, LMHeadConfig)
+    inner = config.head.hidden if isinstance(config.head, ClassificationHeadConfig) else None
     return [
         *encoder_keys(base),
         Key(base + "pooler.{p}", "pooler.dense.{p}"),

@@ -48,7 +48,7 @@ def deberta_v3(
     """DeBERTa-v3-base by default, 183,831,552 parameters.
 
     One embedding of 2 · `buckets` distances, logarithmic up to `max_distance` (None: one for each), is projected by q
-    and k of each layer; `terms` "c2p" and "p2c" are the products that scores have beside q · k. `head` "vocabulary" is
+    and k of each layer; `terms` "c2p" and "p2c" are the products that scores have besides q · k. `head` "vocabulary" is
     the masked language model's; `pooler` is the activation of a pooler over the first token. DeBERTa-v2 is read where
     it shares its projections and has no convolution.
 

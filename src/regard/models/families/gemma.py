@@ -15,7 +15,7 @@ from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes
 from ..checkpoint.rope import read_rotary, write_rope
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 from .bert import our_activation, their_activation
 from .llama import architecture_of, make_layer_mask, read_mask_window, separate_keys
 
@@ -191,7 +191,7 @@ def write(config: TextConfig) -> JsonObject:
         "attention_bias": "q" in stack.bias,
         "rms_norm_eps": stack.eps,
         "attention_dropout": stack.attention_dropout,
-        "tie_word_embeddings": getattr(head, "tied", True),
+        "tie_word_embeddings": is_tied(head, True),
         **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
 

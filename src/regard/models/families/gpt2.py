@@ -12,7 +12,7 @@ from ...nn.old_names import accept_old_names
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import TRANSPOSED, Key, Shapes, stack_of
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 
 PREFIX = "transformer."
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")
@@ -98,7 +98,7 @@ def write(config: TextConfig) -> JsonObject:
         "resid_pdrop": stack.dropout,
         "embd_pdrop": embed.dropout,
         "attn_pdrop": stack.attention_dropout,
-        "tie_word_embeddings": getattr(head, "tied", True),
+        "tie_word_embeddings": is_tied(head, True),
         **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
 

@@ -13,7 +13,7 @@ from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes, interleaved_heads
 from ..checkpoint.rope import read_rotary, write_rotary
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 from .bert import our_activation, their_activation
 from .llama import architecture_of
 
@@ -110,7 +110,7 @@ def write(config: TextConfig) -> JsonObject:
         "use_parallel_residual": stack.residual == "parallel",
         "hidden_dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout,
-        "tie_word_embeddings": getattr(head, "tied", False),
+        "tie_word_embeddings": is_tied(head, False),
         "rope_parameters": {
             "partial_rotary_factor": 1.0,
             **write_rotary(stack.position, stack.dim // stack.heads)["rope_parameters"],

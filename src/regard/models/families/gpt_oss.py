@@ -17,7 +17,7 @@ from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes, TensorTransform
 from ..checkpoint.rope import read_rotary, write_rotary
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 from .llama import architecture_of, make_layer_mask, read_head, read_mask_window
 
 PREFIX = "model."
@@ -124,7 +124,7 @@ def write(config: TextConfig) -> JsonObject:
         "rms_norm_eps": stack.eps,
         "attention_bias": "q" in stack.bias,
         "attention_dropout": stack.attention_dropout,
-        "tie_word_embeddings": getattr(head, "tied", False),
+        "tie_word_embeddings": is_tied(head, False),
         "rope_parameters": write_rotary(stack.position, head_dim)["rope_parameters"],
         **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }

@@ -17,7 +17,7 @@ from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes, split_of, stack_of
 from ..checkpoint.rope import read_rotary, write_rotary
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
@@ -206,7 +206,7 @@ def write(config: TextConfig) -> JsonObject:
         "hidden_act": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[stack.activation],
         "rms_norm_eps": stack.eps,
         "attention_dropout": stack.attention_dropout,
-        "tie_word_embeddings": getattr(head, "tied", False),
+        "tie_word_embeddings": is_tied(head, False),
         **write_positions(stack, family),
         **write_bias(stack.bias, variant),
         **write_window(stack, variant),

@@ -11,7 +11,7 @@ from ...nn.embeddings.text import TextEmbeddingConfig
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 from .bert import our_activation, their_activation
 from .llama import architecture_of
 from .marian import side_keys
@@ -105,7 +105,7 @@ def write(config: TextConfig) -> JsonObject:
         "_remove_final_layer_norm": stack.final_norm is False,
         "dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout,
-        "tie_word_embeddings": getattr(head, "tied", True),
+        "tie_word_embeddings": is_tied(head, True),
         **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
 

@@ -8,7 +8,7 @@ from ...nn.old_names import accept_old_names
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, SpanHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, SpanHeadConfig, is_tied
 from .bert import bert, encoder_keys, plain_head, read_lm_head, read_sizes, write_bert
 
 PREFIX = "roberta."
@@ -93,7 +93,8 @@ def keys(config: TextConfig) -> list[Key]:
 
 def head_keys(config: TextConfig) -> list[Key]:
     """The names of the heads' tensors."""
-    tied, inner = getattr(config.head, "tied", True), getattr(config.head, "hidden", None)
+    tied = is_tied(config.head, True)
+    inner = config.head.hidden if isinstance(config.head, ClassificationHeadConfig) else None
     classes = "qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}"
     dense = "classifier.dense.{p}" if isinstance(config.head, ClassificationHeadConfig) else "lm_head.dense.{p}"
     return [

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import BadInput, Unsupported
 from ...nn.cache import Cache
+from ...nn.embeddings.text import TextEmbedding
 from ..heads import LMHead
 from ..model import EncoderDecoderModel, Model, SequenceModel
 from .beam import beam_search
@@ -225,7 +226,7 @@ def check_generates(model: Model) -> None:
         raise BadInput(
             "This model sees later tokens, so it cannot generate them. Use a causal stack or an encoder–decoder."
         )
-    if not isinstance(getattr(model, "head", None), LMHead):
+    if not (isinstance(model, SequenceModel | EncoderDecoderModel) and isinstance(model.head, LMHead)):
         raise BadInput(
             "This model has no head over a vocabulary, so it cannot generate. Build it with head=LMHeadConfig(...)."
         )
@@ -236,9 +237,9 @@ def check_room(decoding: Decoding) -> None:
     model, prompt, max_new = decoding.model, decoding.prompt.shape[1], decoding.config.max_new
     cache = decoding.config.cache
     prompt += cache.length if isinstance(cache, Cache) else 0
-    embed = model.target_embed if isinstance(model, EncoderDecoderModel) else getattr(model, "embed", None)
-    positions = getattr(getattr(embed, "config", None), "positions", None)
-    room = positions - prompt + 1 if isinstance(positions, int) else max_new
+    embed = model.target_embed if isinstance(model, EncoderDecoderModel) else model.embed
+    positions = embed.config.max_positions if isinstance(embed, TextEmbedding) else None
+    room = max_new if positions is None else positions - prompt + 1
     if max_new > room:
         raise BadInput(
             f"{prompt} tokens and max_new={max_new} more exceed the {positions} position embeddings of this model. "

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import BadInput, Unsupported
 from ...limits import VOCABULARY_BYTES
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 UNIGRAM = 1
 UNKNOWN, CONTROL, DEFINED, BYTE = 2, 3, 4, 6
+Field = tuple[int, int | bytes]
+"""A field of a protocol buffer: its number and its value."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +50,42 @@ def read_pieces(path: Path) -> Pieces:
         raise BadInput(f"{path} is not a SentencePiece model ({error}). Fetch it again.") from error
 
 
-def parse_pieces(path: Path, message: list[tuple[int, Any]]) -> Pieces:
-    trainer = {number: value for part in field_values(message, 2) for number, value in read_fields(part)}
-    normalizer = {number: value for part in field_values(message, 3) for number, value in read_fields(part)}
+def parse_pieces(path: Path, message: list[Field]) -> Pieces:
+    trainer = {number: value for part in messages_inside(message, 2) for number, value in read_fields(part)}
+    normalizer = {number: value for part in messages_inside(message, 3) for number, value in read_fields(part)}
     if trainer.get(3, UNIGRAM) != UNIGRAM:
         raise Unsupported(
             f"{path} is a SentencePiece model of type {trainer[3]}; only unigram (1) is read. Save the tokenizer as "
             "tokenizer.json with the program that made it."
         )
-    pieces = [dict(read_fields(part)) for part in field_values(message, 1)]
+    pieces = [dict(read_fields(part)) for part in messages_inside(message, 1)]
     if not pieces:
         raise BadInput(f"{path} has no pieces, so it is not a SentencePiece model. Fetch it again.")
     return Pieces(
-        [(piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0]) for piece in pieces],
-        [piece.get(3, 1) for piece in pieces],
-        normalizer.get(2, b""),
+        [(as_bytes(piece[1]).decode(), struct.unpack("<f", as_bytes(piece.get(2, bytes(4))))[0]) for piece in pieces],
+        [as_number(piece.get(3, 1)) for piece in pieces],
+        as_bytes(normalizer.get(2, b"")),
     )
 
 
-def field_values(message: list[tuple[int, Any]], number: int) -> list[Any]:
-    return [value for own, value in message if own == number]
+def messages_inside(message: list[Field], number: int) -> list[bytes]:
+    """The values of the fields of a number, which are messages themselves."""
+    return [as_bytes(value) for own, value in message if own == number]
 
 
-def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
+def as_bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError(f"the number {value} where bytes are expected")
+    return value
+
+
+def as_number(value: int | bytes) -> int:
+    if isinstance(value, bytes):
+        raise ValueError("bytes where a number is expected")
+    return value
+
+
+def read_fields(data: bytes) -> Iterator[Field]:
     """The fields of a protocol buffer: number and value (an integer, or the bytes)."""
     offset = 0
     while offset < len(data):

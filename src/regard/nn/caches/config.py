@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from ...attention.device_memory import format_bytes
 from ...errors import BadInput
+from ...machine import format_bytes
 from .buffers import KeyValueBuffers, TokenBuffer
 from .pages import PagedBuffer, PagePool
 from .quantized import CodeType, QuantizedBuffer

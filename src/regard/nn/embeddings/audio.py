@@ -177,7 +177,7 @@ class SoundFrames(nn.Module):
         count = -(-x.shape[1] // self.stride)
         x = functional.pad(x, (0, 0, 0, max((count - 1) * self.stride + self.stack - x.shape[1], 0)))
         stacked = x.unfold(1, self.stack, self.stride)[:, :count].mT.flatten(2)  # [batch, count, stack · bins]
-        return self.projection(stacked), strided_lengths(lengths, self.stride)
+        return self.projection(stacked), None if lengths is None else strided_lengths(lengths, self.stride)
 
 
 class SoundConvolutions(nn.Module):
@@ -200,12 +200,12 @@ class SoundConvolutions(nn.Module):
         real = None if lengths is None else real_tokens(x, lengths)
         # convolutions read zeros beyond the end of a row, as without padding
         x = zero_padding(functional.gelu(self.conv1(zero_padding(x, real).mT)).mT, real)
-        return functional.gelu(self.conv2(x.mT)).mT, strided_lengths(lengths, 2)
+        return functional.gelu(self.conv2(x.mT)).mT, None if lengths is None else strided_lengths(lengths, 2)
 
 
-def strided_lengths(lengths: Tensor | None, stride: int) -> Tensor | None:
+def strided_lengths(lengths: Tensor, stride: int) -> Tensor:
     """⌈lengths / stride⌉."""
-    return None if lengths is None else (lengths + stride - 1) // stride
+    return (lengths + stride - 1) // stride
 
 
 def check_frames(x: Tensor, bins: int) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import BadInput
+from .embedding import Embedding, Input
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class ColumnEmbeddingConfig:
     the column's table plus `bias_c`.
     """
 
+    reads: ClassVar[Input] = "columns"
     sizes: tuple[int, ...]
     dim: int
     dropout: float = 0.0
@@ -27,7 +30,7 @@ class ColumnEmbeddingConfig:
         return ColumnEmbedding(self)
 
 
-class ColumnEmbedding(nn.Module):
+class ColumnEmbedding(Embedding):
     """See `ColumnEmbeddingConfig`.
 
     `columns [batch, columns]` of floats: numbers, NaN where they are missing, and the indices of categories →

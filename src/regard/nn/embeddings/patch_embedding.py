@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import BadInput
+from .embedding import Embedding, Input
 from .images import Patches
 from .text import LearnedPositions
 
@@ -24,6 +25,7 @@ class ImageEmbeddingConfig:
     there are patches alone.
     """
 
+    reads: ClassVar[Input] = "images"
     size: int | tuple[int, int]
     patch: int
     dim: int
@@ -39,7 +41,7 @@ class ImageEmbeddingConfig:
         return ImageEmbedding(self)
 
 
-class ImageEmbedding(nn.Module):
+class ImageEmbedding(Embedding):
     """See `ImageEmbeddingConfig`. `images [batch, channels, height, width]` → `[batch, 1 + patches, dim]`."""
 
     reads = "images"

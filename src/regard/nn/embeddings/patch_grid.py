@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .embedding import Embedding, Input
 from .images import Patches, need_images
 
 
@@ -19,6 +21,7 @@ class PatchGridConfig:
     (bicubic) for other sizes. Images are padded with zeros to a multiple of `patch`.
     """
 
+    reads: ClassVar[Input] = "images"
     size: int | tuple[int, int]
     patch: int
     dim: int
@@ -31,7 +34,7 @@ class PatchGridConfig:
         return PatchGrid(self)
 
 
-class PatchGrid(nn.Module):
+class PatchGrid(Embedding):
     """See `PatchGridConfig`. `images [batch, channels, height, width]` → `[batch, rows, columns, dim]`."""
 
     reads = "images"

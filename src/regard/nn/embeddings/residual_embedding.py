@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ..old_names import accept_old_names
+from .embedding import Embedding, Input
 from .images import BasicBlock, SinusoidalPositions2d, flatten_map, need_images
 
 
@@ -21,6 +23,7 @@ class ResidualEmbeddingConfig:
     sinusoids, for layers without positions of their own.
     """
 
+    reads: ClassVar[Input] = "images"
     channels: int
     dim: int
     widths: tuple[int, ...] = (64, 128, 256)
@@ -31,7 +34,7 @@ class ResidualEmbeddingConfig:
         return ResidualEmbedding(self)
 
 
-class ResidualEmbedding(nn.Module):
+class ResidualEmbedding(Embedding):
     """See `ResidualEmbeddingConfig`.
 
     >>> ResidualEmbeddingConfig(channels=1, dim=16, widths=(4, 8)).build()(torch.randn(2, 1, 8, 6)).shape

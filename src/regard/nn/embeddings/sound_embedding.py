@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...errors import BadInput
 from ..old_names import accept_old_names
 from .audio import SoundConvolutions, SoundFrames, strided_lengths
+from .embedding import Embedding, Input
 from .text import SinusoidalPositions
 
 
@@ -25,12 +26,18 @@ class SoundEmbeddingConfig:
     the weights, as in Whisper; None adds none.
     """
 
+    reads: ClassVar[Input] = "sound"
     bins: int
     dim: int
     stack: int | None = 4
     positions: int | Literal["sinusoidal"] | None = None
     norm: float | None = None
     dropout: float = 0.0
+
+    @property
+    def max_positions(self) -> int | None:
+        """The number of learned positions; None where there is no limit."""
+        return self.positions if isinstance(self.positions, int) else None
 
     def build(self) -> SoundEmbedding:
         return SoundEmbedding(self)
@@ -55,7 +62,7 @@ class StoredSinusoids(nn.Module):
         return self.table[positions]
 
 
-class SoundEmbedding(nn.Module):
+class SoundEmbedding(Embedding):
     """See `SoundEmbeddingConfig`. `(sound [batch, frames, bins], lengths [batch] or None)` → `[batch, tokens, dim]`."""
 
     reads = "sound"
@@ -79,6 +86,6 @@ class SoundEmbedding(nn.Module):
             x = x + self.places(torch.arange(x.shape[1], device=x.device)).to(x.dtype)
         return self.dropout(x if self.norm is None else self.norm(x))
 
-    def lengths_after(self, lengths: Tensor) -> Tensor | None:
+    def lengths_after(self, lengths: Tensor) -> Tensor:
         """The number of tokens that so many frames become."""
         return strided_lengths(lengths, self.stride)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...attention.sharding import token_positions, whole_tokens
 from ...errors import BadInput
 from ..old_names import accept_old_names
+from .embedding import Embedding, Input
 
 
 def sinusoids(positions: Tensor, dim: int, *, layout: str = "interleaved", base: float = 10000.0) -> Tensor:
@@ -60,6 +61,7 @@ class TextEmbeddingConfig:
     after its norm (`projected`). `padding` is the token of the padding, whose vector gets no gradient.
     """
 
+    reads: ClassVar[Input] = "tokens"
     vocabulary: int
     dim: int
     positions: int | Literal["sinusoidal", "sinusoidal halves"] | None = None
@@ -73,11 +75,16 @@ class TextEmbeddingConfig:
     projected: Literal["tokens", "sum"] = "tokens"
     norm_bias: bool = True
 
+    @property
+    def max_positions(self) -> int | None:
+        """The number of learned positions; None where there is no limit."""
+        return self.positions if isinstance(self.positions, int) else None
+
     def build(self) -> TextEmbedding:
         return TextEmbedding(self)
 
 
-class TextEmbedding(nn.Module):
+class TextEmbedding(Embedding):
     """See `TextEmbeddingConfig`. `tokens [batch, tokens]` → `[batch, tokens, dim]`."""
 
     def __init__(self, config: TextEmbeddingConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional
 from ...errors import BadInput
 from ..activations import ACTIVATIONS, choose
 from ..packing import real_tokens, zero_padding
+from .embedding import Embedding, Input
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Wav2VecEmbeddingConfig:
     it. `mask_token` stores the vector of a masked frame, which models trained on masked sound have.
     """
 
+    reads: ClassVar[Input] = "sound"
     dim: int
     channels: tuple[int, ...] = (512,) * 7
     kernels: tuple[int, ...] = (10, 3, 3, 3, 3, 2, 2)
@@ -51,7 +53,7 @@ class Wav2VecEmbeddingConfig:
         return Wav2VecEmbedding(self)
 
 
-class Wav2VecEmbedding(nn.Module):
+class Wav2VecEmbedding(Embedding):
     """See `Wav2VecEmbeddingConfig`. `(sound [batch, samples], lengths [batch] or None)` → `[batch, tokens, dim]`."""
 
     reads = "sound"
@@ -135,13 +137,14 @@ class MoonshineEmbeddingConfig:
     The norm is of all channels and frames of a recording together.
     """
 
+    reads: ClassVar[Input] = "sound"
     dim: int
 
     def build(self) -> MoonshineEmbedding:
         return MoonshineEmbedding(self)
 
 
-class MoonshineEmbedding(nn.Module):
+class MoonshineEmbedding(Embedding):
     """See `MoonshineEmbeddingConfig`. `(sound [batch, samples], lengths [batch] or None)` → `[batch, tokens, dim]`."""
 
     reads = "sound"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn import functional
 from ...attention.sharding import token_positions
 from ...errors import BadInput
 from ..old_names import accept_old_names
+from .embedding import Embedding, Input
 from .text import make_positions
 
 
@@ -24,6 +26,7 @@ class WordEmbeddingConfig:
     Tables start small, so that rare words have small vectors; `norm` then scales all to the size of the positions.
     """
 
+    reads: ClassVar[Input] = "tokens"
     vocabulary: int
     letters: int
     dim: int
@@ -40,7 +43,7 @@ class WordEmbeddingConfig:
         return WordEmbedding(self)
 
 
-class WordEmbedding(nn.Module):
+class WordEmbedding(Embedding):
     """See `WordEmbeddingConfig`. → `[batch, tokens, dim]`."""
 
     def __init__(self, config: WordEmbeddingConfig) -> None:

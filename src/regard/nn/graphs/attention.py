@@ -132,7 +132,7 @@ class GraphAttention(nn.Module):
             score=self.score(v),
             mask=graph if isinstance(graph, Edges) else graph.mask,
             dropout=self.attention_dropout if self.training else 0.0,
-            **({} if of_edges is None else {"edges": of_edges}),
+            edges=of_edges,
         ).squeeze(0)  # an index would write its gradient out
         y = y.transpose(0, 1).flatten(1) if self.merge == "concat" else y.mean(0)
         y = y if self.residual is None else y + project_nodes(nodes, self.residual)

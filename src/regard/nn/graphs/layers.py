@@ -29,6 +29,10 @@ class GraphLayersConfig:
     attention_dropout: float = 0.0
     edge_features: int = 0
 
+    @property
+    def causal(self) -> bool:
+        return False
+
     def build(self) -> GraphLayers:
         return GraphLayers(self)
 

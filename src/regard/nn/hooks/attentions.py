@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from ...attention.parts.parts import Parts
+from ...attention.parts.parts import PartOptions, Parts
 from ...attention.sharding import SequenceLayout
 from ...errors import BadInput, Unsupported
-from ..attention import Attend
+from ..attention import Attend, ShardedOptions
 from .direct import calls_attend, direct_attend, without_interception
 
 EXTERNAL_ATTENDS: WeakKeyDictionary[nn.Module, Attend] = WeakKeyDictionary()
@@ -24,9 +24,9 @@ EXTERNAL_MODULES: list[Callable[[nn.Module], bool]] = []
 class ExternalAttend(Attend):
     """Stands for the attention of a module of another library, which calls it and not `attend`."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Unpack[ShardedOptions]) -> Tensor:
         with without_interception():
-            return super().forward(q, k, v, **parts)
+            return super().forward(q, k, v, **options)
 
 
 def external_attend(module: nn.Module) -> Attend:
@@ -91,7 +91,9 @@ class AttendCall:
 def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttendCall:
     """The call that a hook on `Attend` received."""
 
-    def make(q: Tensor, k: Tensor, v: Tensor, layout: Any = None, **parts: Any) -> AttendCall:  # by position or name
+    def make(
+        q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout | None = None, **parts: Unpack[PartOptions]
+    ) -> AttendCall:  # by position or name
         return AttendCall(q, k, v, Parts(**parts), layout)
 
     return make(*args, **kwargs)

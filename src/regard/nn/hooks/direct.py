@@ -6,20 +6,24 @@ a stack, and a call of `attend` goes through an `Attend` that belongs to the mod
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TypedDict, Unpack, cast
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ...attention.attend import attend
-from ...attention.interception import INTERCEPTORS
+from ...attention.interception import INTERCEPTORS, AttendArguments
 from ...attention.parts.parts import Parts
-from ..attention import Attend
+from ...attention.sharding import SequenceLayout
+from ..attention import Attend, ShardedOptions
 
 PART_NAMES = {field.name for field in fields(Parts)}
 
@@ -33,17 +37,26 @@ class Frame:
     calls: int = 0
 
 
+class OtherArguments(TypedDict, total=False):
+    """The arguments of `attend` that are neither tensors nor parts."""
+
+    generator: torch.Generator | None
+    backend: str
+    layout: SequenceLayout | None
+
+
 FRAMES: ContextVar[tuple[Frame, ...]] = ContextVar("frames", default=())
 """The running modules of a followed model, in the current thread and task."""
-OTHER_ARGUMENTS: ContextVar[dict[str, Any] | None] = ContextVar("other_arguments", default=None)
+OTHER_ARGUMENTS: ContextVar[OtherArguments | None] = ContextVar("other_arguments", default=None)
 """The arguments of an intercepted call that are no parts; None outside of one. Calls inside are not intercepted."""
 
 
 class DirectAttend(Attend):
     """Stands for the calls of `attend` in the code of another module."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> Tensor:
-        return attend(q, k, v, **parts, **(OTHER_ARGUMENTS.get() or {}))
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Unpack[ShardedOptions]) -> Tensor:
+        arguments: AttendArguments = {"q": q, "k": k, "v": v, **options, **(OTHER_ARGUMENTS.get() or {})}
+        return attend(**arguments)
 
 
 DIRECT_ATTENDS: WeakKeyDictionary[nn.Module, list[DirectAttend]] = WeakKeyDictionary()
@@ -58,8 +71,13 @@ def direct_attend(module: nn.Module, index: int = 0) -> DirectAttend:
 
 def calls_attend(module: nn.Module) -> bool:
     """Whether the code of a module's class calls `regard.attend`, itself or in a function of its own file."""
-    cls = type(module)
-    if is_own(cls) or any(isinstance(child, Attend) for child in module.children()):
+    return class_calls_attend(type(module)) and not any(isinstance(child, Attend) for child in module.children())
+
+
+@functools.cache
+def class_calls_attend(cls: type[nn.Module]) -> bool:
+    """Whether the code of a class calls `regard.attend`, itself or in a function of its own file."""
+    if is_own(cls):
         return False
     methods = [value for base in cls.__mro__ if not is_own(base) for value in vars(base).values()]
     functions = [value for value in methods if isinstance(value, FunctionType)]
@@ -68,7 +86,7 @@ def calls_attend(module: nn.Module) -> bool:
     return any(mentions_attend(function) for function in (*functions, *helpers))
 
 
-def is_own(named: Any) -> bool:
+def is_own(named: type | FunctionType) -> bool:
     """Whether a class or function is of torch or of this package."""
     return named is object or named.__module__.partition(".")[0] in ("torch", "regard")
 
@@ -96,7 +114,7 @@ def follow_calls(model: nn.Module, on_call: Callable[[str, DirectAttend], None])
     """
     handles = []
 
-    def intercept_call(arguments: dict[str, Any]) -> Tensor | None:
+    def intercept_call(arguments: AttendArguments) -> Tensor | None:
         frames = FRAMES.get()
         if not frames or OTHER_ARGUMENTS.get() is not None or is_own(type(frames[-1].module)):
             return None
@@ -104,12 +122,12 @@ def follow_calls(model: nn.Module, on_call: Callable[[str, DirectAttend], None])
         proxy, suffix = direct_attend(frame.module, frame.calls), f"[{frame.calls}]" if frame.calls else ""
         frame.calls += 1
         on_call(frame.name + suffix, proxy)
-        tensors = [arguments[name] for name in ("q", "k", "v")]
-        parts = {name: arguments[name] for name in PART_NAMES if name in arguments}
-        others = {name: x for name, x in arguments.items() if name not in PART_NAMES and name not in ("q", "k", "v")}
-        token = OTHER_ARGUMENTS.set(others)
+        q, k, v = arguments["q"], arguments["k"], arguments["v"]
+        parts = {name: value for name, value in arguments.items() if name in PART_NAMES}
+        others = {name: value for name, value in arguments.items() if name in OtherArguments.__annotations__}
+        token = OTHER_ARGUMENTS.set(cast(OtherArguments, others))
         try:
-            return proxy(*tensors, **parts)
+            return proxy(q, k, v, **parts)
         finally:
             OTHER_ARGUMENTS.reset(token)
 
@@ -118,7 +136,8 @@ def follow_calls(model: nn.Module, on_call: Callable[[str, DirectAttend], None])
         return
     try:
         for name, module in model.named_modules():
-            handles += push_and_pop(module, name or "attend")
+            if type(module).__module__.partition(".")[0] != "torch":  # whose modules never call `attend`
+                handles += push_and_pop(module, name or "attend")
         INTERCEPTORS.append(intercept_call)
         yield
     finally:
@@ -128,13 +147,13 @@ def follow_calls(model: nn.Module, on_call: Callable[[str, DirectAttend], None])
             handle.remove()
 
 
-def push_and_pop(module: nn.Module, name: str) -> list[Any]:
+def push_and_pop(module: nn.Module, name: str) -> list[RemovableHandle]:
     """Hooks that put a module on the stack while it runs."""
 
-    def push(module: nn.Module, args: Any) -> None:
+    def push(module: nn.Module, args: object) -> None:
         FRAMES.set((*FRAMES.get(), Frame(module, name)))
 
-    def pop(module: nn.Module, args: Any, output: Any) -> None:
+    def pop(module: nn.Module, args: object, output: object) -> None:
         FRAMES.set(FRAMES.get()[:-1])
 
     return [

@@ -1,1 +1,1 @@
-"""Forms of multi-head attention beside the plain one: latent, differential, gated."""
+"""Forms of multi-head attention besides the plain one: latent, differential, gated."""

@@ -132,8 +132,8 @@ class MultiHeadLatentAttention(nn.Module):
             score=score,
             method=self.method(),
             dropout=self.dropout if self.training else 0.0,
-            **({} if self.sink is None else {"sink": self.sink()}),
-            **({} if layout is None else {"layout": layout}),
+            sink=None if self.sink is None else self.sink(),
+            layout=layout,
         )
         if absorbed:
             mixed = mixed @ self.value_weight().mT  # [batch, heads, queries, value dim]

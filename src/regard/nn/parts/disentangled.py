@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...attention.parts.disentangled import Disentangled
 from ...attention.parts.part import PartSpec
-from ...attention.parts.positions import Position
+from ...attention.parts.positions import Disentangled, Position
 
 Term = Literal["c2p", "p2c"]
 

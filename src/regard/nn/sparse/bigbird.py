@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ...attention.execution import tensor_cache
 from ...attention.parts.mask import Mask, PairGrid, Tiling
-from ...attention.parts.masks import add_batch_heads, block_tiles
+from ...attention.parts.masks.blocks import block_tiles
+from ...attention.parts.masks.tile_states import add_batch_heads
 from ...attention.parts.part import PartSpec, check_count
 from ...attention.parts.scores import Dot, Score
 from ...attention.sharding import token_positions, whole_tokens

@@ -59,6 +59,10 @@ class ShiftedWindowsConfig:
         """The dimension of the output."""
         return self.dims[-1]
 
+    @property
+    def causal(self) -> bool:
+        return False
+
     def build(self) -> ShiftedWindows:
         return ShiftedWindows(self)
 

@@ -69,7 +69,7 @@ class AudioInputs:
     @classmethod
     def from_pretrained(cls, pretrained: Pretrained, settings: ClassifySettings) -> AudioInputs:
         """Recordings as a checkpoint reads them: Whisper's frames, or those of the run that it is."""
-        encoder, before = pretrained.encoder("sound"), getattr(pretrained.task, "inputs", None)
+        encoder, before = pretrained.encoder("sound"), pretrained.inputs
         if isinstance(before, AudioInputs):
             inputs = cls(before.settings, before.rate, before.mean, before.std)
             inputs.stack_frames, inputs.mel, inputs.max_frames = before.stack_frames, before.mel, before.max_frames

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...data.arrays import read_array
 from ...data.sound import Spoken
-from ...errors import BadInput, Missing
+from ...errors import BadInput
 from ...nn.embeddings.audio import Mel, log_mel
 from .given import as_sound
 
@@ -112,11 +113,5 @@ def open_audio(given: object) -> Spoken:
     path = str(given) if isinstance(given, str | Path) else ""
     if not path.endswith(".npy") or not Path(path).is_file():
         return Spoken("", sound=as_sound(given))
-    try:
-        import numpy
-    except ImportError:
-        raise Missing('Reading frames needs numpy: pip install "regard[train]".') from None
-    try:
-        return Spoken("", frames=torch.from_numpy(numpy.load(path, allow_pickle=False)))
-    except (ValueError, TypeError, OSError) as error:
-        raise BadInput(f"{path} cannot be read as frames: {error}. Give an array [frames, bins].") from None
+    frames = read_array(Path(path), "Give an array of numbers [frames, bins].")
+    return Spoken("", frames=torch.from_numpy(frames.astype("float32")))

@@ -93,7 +93,7 @@ def as_sound(given: object) -> SoundFile | Samples:
     return SoundFile(Path(value))
 
 
-def pick(given: object, names: tuple[str, ...], what: str) -> object:
+def pick(given: object, names: tuple[str, ...], noun: str) -> object:
     """The value of a dictionary under one of these names, or its only value; anything else as it is."""
     if not isinstance(given, Mapping):
         return given
@@ -102,7 +102,7 @@ def pick(given: object, names: tuple[str, ...], what: str) -> object:
         name = next(iter(given))
     if name is None:
         have = ", ".join(map(str, given)) or "nothing"
-        raise BadInput(f"An input has the keys {have}; this model reads {what}. Give it as {{{names[0]!r}: ...}}.")
+        raise BadInput(f"An input has the keys {have}; this model reads {noun}. Give it as {{{names[0]!r}: ...}}.")
     return given[name]
 
 
@@ -129,12 +129,12 @@ def encode_pillow(image: Image.Image) -> Tensor:
     return decode_image(buffer.getvalue(), "the image", 4 if image.mode in ("RGBA", "LA", "PA") else 3)
 
 
-def as_array(value: object, what: str) -> Tensor:
+def as_array(value: object, noun: str) -> Tensor:
     """A tensor, array or nested list as a tensor on the CPU."""
     try:
         return value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise BadInput(f"An input is {describe(value)}. This model reads {what}: give a path or an array.") from None
+        raise BadInput(f"An input is {describe(value)}. This model reads {noun}: give a path or an array.") from None
 
 
 def channels_first(pixels: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from ...data.graphs import Graph
 from ...distributed.graphs import GraphLayout, ShardedEdges, shard_graph
 from ...distributed.partition import METIS_EDGES
 from ...nn.graphs.attention import FeaturedEdges, prepare_sharded
-from .cache import MethodCache
 
 E = TypeVar("E")
 
@@ -91,8 +90,3 @@ def place_edges(shard: GraphShard, device: torch.device, with_features: Hashable
     """The shard's edges on a device, with their numbers for a model that reads them."""
     layout = shard.layout.to(device)
     return prepare_sharded(layout) if with_features else layout.edges
-
-
-def edge_cache() -> MethodCache[..., ShardedEdges | FeaturedEdges]:
-    """`place_edges`, cached: a step uses the edges that the one before sorted."""
-    return MethodCache(place_edges, 4)

@@ -1,4 +1,4 @@
-"""Features of graphs beside those of their files: structure of the nodes, standardized numbers of the edges."""
+"""Features of graphs besides those of their files: structure of the nodes, standardized numbers of the edges."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class ImageInputs:
         """Images as a checkpoint reads them: as its preprocessor says, or as the run did that it is."""
         from ..pretrained.pixels import ImageProcessor
 
-        encoder, before = pretrained.encoder("images"), getattr(pretrained.task, "inputs", None)
+        encoder, before = pretrained.encoder("images"), pretrained.inputs
         if isinstance(before, ImageInputs):
             inputs = cls(settings, before.size, before.mean, before.std)
             inputs.patch_size, inputs.processor = before.patch_size, before.processor

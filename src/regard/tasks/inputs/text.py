@@ -26,7 +26,8 @@ from ..architecture import Architecture, stack_of
 from ..task import require_tokenizer
 from .cache import MethodCache
 from .given import as_text
-from .word_features import ALL, PAD, UNKNOWN, WordFeatures
+from .words.features import ALL, PAD, UNKNOWN, WordFeatures
+from .words.ngrams import NgramVocabulary
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
@@ -50,7 +51,8 @@ class WithText(Protocol):
 class TextInputs:
     """Texts as tokens; with word vectors, the vocabulary also has all words with a vector.
 
-    With `subwords` they are tokens of a checkpoint's tokenizer.
+    With `subwords` they are tokens of a checkpoint's tokenizer. With `ngrams`, outside of training, a text also has the
+    features of the n-gram model beside the network.
     """
 
     kind = "text"
@@ -61,7 +63,7 @@ class TextInputs:
         "max_length",
         "word_dropout",
         "vectors",
-        "frozen",
+        "freeze_vectors",
         "max_affix",
         "char_ngrams",
         "nb_linear",
@@ -80,6 +82,7 @@ class TextInputs:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
         self.word_features, self.subwords = word_features, subwords
         self.encoder: Encoder | None = None
+        self.ngrams: NgramVocabulary | None = None
         self.cached_words = MethodCache(self.words, CACHED_TEXTS)
 
     @staticmethod
@@ -113,7 +116,7 @@ class TextInputs:
     @classmethod
     def from_pretrained(cls, pretrained: Pretrained, settings: ClassifySettings | MatchSettings) -> TextInputs:
         """Texts as a checkpoint reads them: as its tokenizer divides them, or as the run did that it is."""
-        encoder, before = pretrained.encoder("tokens"), getattr(pretrained.task, "inputs", None)
+        encoder, before = pretrained.encoder("tokens"), pretrained.inputs
         if isinstance(before, TextInputs) and before.subwords is None:
             inputs = cls(settings, before.tokenizer, before.vector_dim, None, before.word_features)
         else:
@@ -125,7 +128,8 @@ class TextInputs:
         if self.subwords is not None:
             return {"vector_dim": None, "subwords": {"max_length": self.subwords.max_length}}
         features = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
-        return {"vector_dim": self.vector_dim, **features}
+        ngrams = {} if self.ngrams is None else {"ngrams": self.ngrams.as_dict()}
+        return {"vector_dim": self.vector_dim, **features, **ngrams}
 
     @classmethod
     def from_dict(
@@ -138,7 +142,9 @@ class TextInputs:
             return cls(settings, tokenizer, subwords=SubwordTexts(tokenizer, data["subwords"]["max_length"]))
         saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
         features = None if saved is None else WordFeatures.from_dict(saved, *sizes)
-        return cls(settings, tokenizer, data["vector_dim"], word_features=features)
+        inputs = cls(settings, tokenizer, data["vector_dim"], word_features=features)
+        inputs.ngrams = NgramVocabulary.from_dict(data["ngrams"]) if "ngrams" in data else None
+        return inputs
 
     def layer_configs(self, a: Architecture) -> tuple[EmbeddingConfig, LayersConfig]:
         """(embedding, stack)."""
@@ -178,7 +184,7 @@ class TextInputs:
         embedding = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
         weight: nn.Parameter = model.embed.tokens.weight  # type: ignore[union-attr]
         weight.data.copy_(embedding.weight)
-        weight.requires_grad_(not self.settings.frozen)
+        weight.requires_grad_(not self.settings.freeze_vectors)
 
     def sizes(self, examples: Sequence[WithText]) -> list[int]:
         if self.subwords is not None:
@@ -186,6 +192,13 @@ class TextInputs:
         return self.encode([example.text for example in examples])["lengths"].tolist()
 
     def batch(self, examples: Sequence[WithText], rng: Random | None) -> dict[str, Tensor]:
+        inputs = self.token_batch(examples, rng)
+        if self.ngrams is None or rng is not None:  # the n-gram model is not trained by steps
+            return inputs
+        return {**inputs, **self.ngrams.batch([example.text for example in examples])}
+
+    def token_batch(self, examples: Sequence[WithText], rng: Random | None) -> dict[str, Tensor]:
+        """What the network reads of texts."""
         if self.word_features is not None:
             rows = [self.cached_words(example.text) or [""] for example in examples]
             return self.word_features.batch(rows, self.sample_dropout(self.word_features, rng))
@@ -252,7 +265,7 @@ class TextInputs:
         }
 
 
-def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
+def truncation_note(lengths: Sequence[int], limit: int, noun: str) -> list[str]:
     """A sentence that says how many of these lengths exceed the limit; none if none does.
 
     >>> truncation_note([3, 9], 5, "texts")
@@ -263,7 +276,7 @@ def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
         return []
     verb, rest = ("is", "it") if count == 1 else ("are", "them")
     longest = f"max_length={limit:,} tokens (the longest has {max(lengths):,})"
-    return [f"{count:,} of {len(lengths):,} {what} {verb} longer than {longest}: the rest of {rest} is not read."]
+    return [f"{count:,} of {len(lengths):,} {noun} {verb} longer than {longest}: the rest of {rest} is not read."]
 
 
 def open_vectors(path: Path) -> WordVectors:

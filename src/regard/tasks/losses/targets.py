@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class ClassTarget:
     `weights` are factors of the losses of each class in training.
     """
 
-    kind = "class"
+    kind: ClassVar[Literal["class"]] = "class"
     main, higher = "accuracy", True
 
     def __init__(self, labels: list[str], weights: list[float] | None = None) -> None:
@@ -114,7 +114,7 @@ class LabelsTarget:
     `tune` chooses on validation data. `weights` are factors of the losses of present labels in training.
     """
 
-    kind = "labels"
+    kind: ClassVar[Literal["labels"]] = "labels"
     main, higher = "micro F1", True
 
     def __init__(
@@ -250,7 +250,7 @@ class RegressionTarget:
     squared up to one deviation and linear beyond it.
     """
 
-    kind = "number"
+    kind: ClassVar[Literal["number"]] = "number"
     main, higher = "RMSE", False
     labels = None
 

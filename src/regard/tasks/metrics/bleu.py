@@ -10,11 +10,14 @@ from statistics import median
 from ...data.json_values import JsonObject
 from ...data.languages import count_scripts
 from ...errors import Missing
+from .rouge import words_of
 
 SAMPLE = 1000
 """Texts that are looked at."""
 LONG_SOURCE = 30
-"""Words of a source from which it can have a summary."""
+"""Words of a source from which a short target is a summary, whatever its words are."""
+MIN_SOURCE = 10
+"""Words of a source from which it can have a summary in its own words."""
 UNSPACED = ("HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 """Scripts, besides Chinese characters, that write words without blanks."""
 
@@ -32,8 +35,7 @@ class Scoring:
     def from_texts(cls, sources: Sequence[str], targets: Sequence[str]) -> Scoring:
         """The scoring that fits these texts.
 
-        Chinese is tokenized by zh, other scripts without blanks by char. Targets of less than two fifths of the words
-        of a long source are summaries.
+        Chinese is tokenized by zh, other scripts without blanks by char.
 
         >>> Scoring.from_texts(["I like cats."], ["我喜欢猫。"])
         Scoring(metric='bleu', tokenize='zh')
@@ -41,12 +43,28 @@ class Scoring:
         scripts = count_scripts("".join(targets[:SAMPLE]))
         unspaced = sum(scripts[name] for name in UNSPACED) > 0.1 * scripts.total()  # Japanese has Chinese ones too
         tokenize = "char" if unspaced else "zh" if scripts["CJK"] > 0.3 * scripts.total() else "13a"
-        words = [median(len(text.split()) for text in texts[:SAMPLE]) for texts in (sources, targets)]
-        return cls("rouge" if words[0] >= LONG_SOURCE and words[1] < 0.4 * words[0] else "bleu", tokenize)
+        return cls("rouge" if are_summaries(sources[:SAMPLE], targets[:SAMPLE]) else "bleu", tokenize)
 
     def update(self, metric: str, tokenize: str) -> Scoring:
         """The scoring with what is not "auto" of a metric and a tokenizer."""
         return Scoring(self.metric if metric == "auto" else metric, self.tokenize if tokenize == "auto" else tokenize)
+
+
+def are_summaries(sources: Sequence[str], targets: Sequence[str]) -> bool:
+    """Whether targets summarize their sources: they have less than two fifths of the words of a long source, or they
+    are shorter and half of their words or more stand in the source.
+
+    >>> are_summaries(["the long story of a cat and of its many lives"], ["the story of a cat"])
+    True
+    """
+    pairs = [(words_of(source), words_of(target)) for source, target in zip(sources, targets, strict=True)]
+    source_length, target_length = (median(map(len, texts)) for texts in zip(*pairs, strict=True))
+    if source_length >= LONG_SOURCE and target_length < 0.4 * source_length:
+        return True
+    if source_length < MIN_SOURCE or target_length > 0.75 * source_length:
+        return False
+    repeated = [sum(word in set(source) for word in target) / max(1, len(target)) for source, target in pairs]
+    return median(repeated) >= 0.5
 
 
 def bleu(

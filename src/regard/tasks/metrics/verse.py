@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..inputs.character_vectors import character_vectors
+from ..inputs.words.character_vectors import character_vectors
 
 LINE_LENGTHS, LINE_COUNTS = (5, 7), (4, 8)
 

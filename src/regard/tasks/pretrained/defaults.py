@@ -13,7 +13,7 @@ from ...models.interfaces import LayersConfig
 from ...nn.block import StackConfig
 from ...settings import Settings, Training, use_current_names
 from ..architecture import Architecture
-from .pretrained import Pretrained, find_encoder, reads_of
+from .pretrained import Pretrained, find_encoder
 
 SIZES = ("dim", "layers", "heads", "hidden", "activation", "gated", "norm", "pre_norm")
 """Fields of an architecture that a checkpoint decides and a stack has."""
@@ -44,11 +44,13 @@ def fine_tuning_settings(settings: Settings, pretrained: Pretrained) -> Settings
     A decoder has read the whole text at its last token, and a ViT gathers the image in its first.
     """
     config = pretrained.model.config
-    texts = reads_of(getattr(config, "embed", None)) == "tokens" and not isinstance(config, DualEncoderConfig)
-    changes: dict[str, str | float] = {"word_dropout": 0.0} if texts and hasattr(settings, "word_dropout") else {}
-    if getattr(settings, "pool", None) == "mean" and isinstance(config, SequenceConfig):
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    reads = config.embed.reads if isinstance(config, SequenceConfig | EncoderDecoderConfig) else "tokens"
+    texts = reads == "tokens" and not isinstance(config, DualEncoderConfig)
+    changes: dict[str, str | float] = {"word_dropout": 0.0} if texts and "word_dropout" in values else {}
+    if values.get("pool") == "mean" and isinstance(config, SequenceConfig):
         causal = isinstance(config.stack, StackConfig) and config.stack.causal
-        changes["pool"] = "last" if causal else "first" if reads_of(config.embed) == "images" else "mean"
+        changes["pool"] = "last" if causal else "first" if reads == "images" else "mean"
     return replace(settings, **changes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -16,10 +16,13 @@ from ...data.images import Picture
 from ...data.json_values import ParsedObject
 from ...errors import BadInput, Unsupported, explain_damage
 from ...models.checkpoint.files import read_any_json, read_json
-from ...models.dual_encoder import DualEncoderModel
+from ...models.config import EncoderDecoderConfig, SequenceConfig
+from ...models.dual_encoder import DualEncoderConfig, DualEncoderModel, TowerConfig
 from ...models.heads import pool
 from ...models.model import EncoderDecoderModel, Model, SequenceModel
 from ...models.tokenizers.tokenizer import Tokenizer, call_backend, pad_rows
+from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
+from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.linear import onednn_products
 from ..inputs.given import as_picture
 from .pixels import ImageProcessor
@@ -65,6 +68,9 @@ class PoolingConfig:
         if others:
             raise Unsupported(f"{folder} has a layer {others[0]} after its encoder, which is not read here.")
         paths = {name: folder / module.get("path", "") for name, module in zip(names, modules, strict=True)}
+        for path in paths.values():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise BadInput(f"{folder / 'modules.json'} leads out of its folder, to {path}. Get the files again.")
         settings = read_json(paths["Pooling"] / "config.json") if "Pooling" in paths else {}
         chosen = [name for key, name in POOLING_KEYS.items() if settings.get(key)]
         mode = settings.get("pooling_mode")  # newer files have one name instead
@@ -75,6 +81,8 @@ class PoolingConfig:
             )
         limits = folder / "sentence_bert_config.json"
         max_length = read_json(limits).get("max_seq_length") if limits.is_file() else None
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+            raise BadInput(f"{limits}: max_seq_length is {max_length!r:.40}; it must be a whole number from 1.")
         return cls(cast(Pooling, chosen[0]), "Normalize" in names, max_length)
 
 
@@ -97,12 +105,12 @@ class Embedder:
     def from_pretrained(cls, pretrained: Pretrained) -> Embedder:
         """The embedder of a checkpoint, as its folder says; a run of the task `similarity` says it in its settings."""
         model, task = pretrained.model, pretrained.task
-        own = getattr(task, "pooling_config", None)
-        config = own if isinstance(own, PoolingConfig) else PoolingConfig.from_folder(pretrained.folder)
+        own = None if task is None else task.embedder(model)
+        config = PoolingConfig.from_folder(pretrained.folder) if own is None else own.config
         processor = None
-        if isinstance(model, DualEncoderModel) and model.config.image is not None:
-            embed: Any = model.config.image.embed
-            size = (embed.size, embed.size) if isinstance(embed.size, int) else tuple(embed.size)
+        image = model.config.image if isinstance(model, DualEncoderModel) else None
+        if image is not None and isinstance(embed := image.embed, ImageEmbeddingConfig):
+            size = (embed.size, embed.size) if isinstance(embed.size, int) else (embed.size[0], embed.size[1])
             processor = ImageProcessor.from_config(model.preprocessor, size, embed.channels)
         elif not isinstance(model, DualEncoderModel):
             pretrained.encoder("tokens")  # raises where it reads no texts
@@ -202,7 +210,6 @@ def pool_tokens(hidden: Tensor, lengths: Tensor, config: PoolingConfig) -> Tenso
 def position_limit(model: Model) -> int | None:
     """How many tokens the position embeddings of a model's texts allow."""
     config = model.config
-    tower = getattr(config, "text", None)
-    embed = tower.embed if tower is not None else getattr(config, "embed", None)
-    positions = getattr(embed, "positions", None)
-    return positions if isinstance(positions, int) else None
+    tower = config.text if isinstance(config, DualEncoderConfig) else config
+    embed = tower.embed if isinstance(tower, TowerConfig | SequenceConfig | EncoderDecoderConfig) else None
+    return embed.max_positions if isinstance(embed, TextEmbeddingConfig) else None

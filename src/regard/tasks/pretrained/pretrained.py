@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -18,11 +18,13 @@ from ...models.checkpoint.files import read_json
 from ...models.config import EncoderDecoderConfig, SequenceConfig
 from ...models.dual_encoder import DualEncoderConfig, TowerConfig
 from ...models.ensemble import EnsembleConfig
-from ...models.heads import HeadConfig, PoolerConfig
+from ...models.heads import ClassificationHeadConfig, HeadConfig, PoolerConfig
 from ...models.interfaces import EmbeddingConfig, LayersConfig, ModelConfig
 from ...models.model import Model
 from ...models.tokenizers.tokenizer import Tokenizer
 from ...nn.block import StackConfig
+from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
+from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.waveform import MoonshineEmbeddingConfig, Wav2VecEmbeddingConfig
 from ...nn.lora import is_head
 from .texts import SubwordTexts
@@ -55,19 +57,20 @@ class Encoder:
     @property
     def max_length(self) -> int | None:
         """Tokens that its position embeddings allow; None where any number is allowed."""
-        positions = getattr(self.config.embed, "positions", None)
-        return positions if isinstance(positions, int) else None
+        embed = self.config.embed
+        return embed.max_positions if isinstance(embed, TextEmbeddingConfig | SoundEmbeddingConfig) else None
 
     def layer_configs(self, a: Architecture) -> tuple[EmbeddingConfig, LayersConfig]:
         """(embedding, stack), with the dropout of the settings."""
         embed, stack = self.config.embed, self.config.stack
         if isinstance(stack, StackConfig):
             stack = replace(stack, dropout=a.dropout, parts=replace(stack.parts, dropout=a.attention_dropout))
-        return (replace(embed, dropout=a.dropout) if hasattr(embed, "dropout") else embed), stack
+        with_dropout = any(field.name == "dropout" for field in fields(embed))
+        return (replace(embed, dropout=a.dropout) if with_dropout else embed), stack
 
     def with_head(self, head: HeadConfig) -> SequenceConfig[Any, Any]:
         """The configuration of the encoder with a new head; its pooler stays only where the head reads it."""
-        reads_pooler = getattr(head, "pool", None) == "pooler"
+        reads_pooler = isinstance(head, ClassificationHeadConfig) and head.pool == "pooler"
         return replace(self.config, head=head, pooler=self.config.pooler if reads_pooler else None)
 
     def initialize(self, model: nn.Module) -> None:
@@ -79,7 +82,8 @@ class Encoder:
         missing = [name for name in own if name not in self.weights and not is_head(name)]
         if missing:
             raise BadInput(f"The checkpoint has no weights for {', '.join(missing[:5])}. Take another checkpoint.")
-        model.base_family = self.config.family  # type: ignore[assignment]
+        if isinstance(model, Model):
+            model.base_family = self.config.family
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,13 @@ class Pretrained:
     folder: Path
     model: Model
     task: AnyTask | None = None
+
+    @property
+    def inputs(self) -> object | None:
+        """What prepared the inputs of the run that the checkpoint is; None where it is none, or has no such part."""
+        from ..target_task import TargetTask
+
+        return self.task.inputs if isinstance(self.task, TargetTask) else None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -109,7 +120,8 @@ class Pretrained:
     def initialize(self, model: nn.Module) -> None:
         """Copy all weights into a model that was built with this checkpoint's configuration."""
         model.load_state_dict(self.model.state_dict())
-        model.base_family = getattr(self.model.config, "family", None)  # type: ignore[assignment]
+        if isinstance(model, Model):
+            model.base_family = self.model.config.family
 
     def encoder(self, reads: Reads) -> Encoder:
         """The encoder of the checkpoint for texts, images or recordings; `BadInput` where it has none."""
@@ -132,31 +144,22 @@ class Pretrained:
 def find_encoder(config: ModelConfig, reads: Reads) -> tuple[SequenceConfig[Any, Any] | None, str]:
     """The encoder for these inputs inside a model's configuration, and the prefix of its weights."""
     if isinstance(config, EnsembleConfig):
-        found, prefix = find_encoder(config.model, reads)
-        return found, f"members.0.{prefix}"
+        encoder, prefix = find_encoder(config.model, reads)
+        return encoder, f"members.0.{prefix}"
     if isinstance(config, DualEncoderConfig):
         tower: TowerConfig[Any, Any] | None = config.image if reads == "images" else config.text
         if tower is None or reads == "sound":
             return None, ""
         return SequenceConfig(tower.embed, tower.stack), "image." if reads == "images" else "text."
-    if not isinstance(config, SequenceConfig | EncoderDecoderConfig) or reads_of(config.embed) != reads:
+    if not isinstance(config, SequenceConfig | EncoderDecoderConfig) or config.embed.reads != reads:
         return None, ""
     pooler: PoolerConfig | None = config.pooler if isinstance(config, SequenceConfig) else None
     return SequenceConfig(config.embed, config.stack, pooler, family=config.family), ""
 
 
-def reads_of(embed: object) -> Reads:
-    """What an embedding reads, by its configuration."""
-    if isinstance(embed, Wav2VecEmbeddingConfig | MoonshineEmbeddingConfig):
-        return "sound"
-    if hasattr(embed, "channels"):
-        return "images"
-    return "sound" if hasattr(embed, "bins") else "tokens"
-
-
 def describe_model(model: Model) -> str:
     """The family of a model, or the class of its configuration."""
-    return getattr(model.config, "family", None) or type(model.config).__name__.removesuffix("Config")
+    return model.config.family or type(model.config).__name__.removesuffix("Config")
 
 
 def resolve_checkpoint(name: str | Path) -> Path:

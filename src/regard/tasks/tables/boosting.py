@@ -18,10 +18,6 @@ MAX_VALUES = 254
 """Values of a category that scikit-learn's histograms have room for."""
 
 
-def has_boosting() -> bool:
-    return find_spec("sklearn") is not None
-
-
 def score_boosting(
     train: tuple[Tensor, Sequence[str]], held: tuple[Tensor, Sequence[str]], sizes: Sequence[int], target: InputTarget
 ) -> Scores | None:
@@ -30,7 +26,7 @@ def score_boosting(
     None where scikit-learn is not installed or the table is too large for it.
     """
     columns, labels = train
-    if not has_boosting() or columns.numel() > MAX_CELLS:
+    if find_spec("sklearn") is None or columns.numel() > MAX_CELLS:
         return None
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 

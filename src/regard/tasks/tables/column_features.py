@@ -162,7 +162,7 @@ def fit_column(
         return []
     numbers = [number for value in values if (number := parse_number(value)) is not None]
     if len(numbers) >= MOSTLY * len(values) and not category:
-        if profile_values(name, values[:1000]).is_id and is_counter(numbers):
+        if numbers_rows(name, values, numbers):
             notes.append(f"Column {name!r} numbers the rows and is left out.")
             return []
         if len(numbers) < len(values):
@@ -185,9 +185,14 @@ def fit_column(
     return [CategoryColumn(name, frequent)]
 
 
-def is_counter(numbers: Sequence[float]) -> bool:
-    """Whether numbers count the rows: whole, all different, each one more than the last."""
-    return all(b - a == 1 for a, b in pairwise(numbers))
+def numbers_rows(name: str, values: Sequence[str], numbers: Sequence[float]) -> bool:
+    """Whether whole numbers, all different, are identifiers: by the name of the column, or because they rise from row
+    to row with few gaps (rows that are held out leave gaps)."""
+    if len(set(numbers)) < len(values) or not all(map(float.is_integer, numbers)):
+        return False
+    profile = profile_values(name, values[:1000])
+    rising = all(a < b for a, b in pairwise(numbers)) and numbers[-1] - numbers[0] < 2 * len(numbers)
+    return profile.is_id and (profile.is_named_id or rising)
 
 
 def fit_numbers(name: str, numbers: Sequence[float], quantiles: bool) -> NumberColumn:

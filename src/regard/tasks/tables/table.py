@@ -44,15 +44,17 @@ class TableSettings(Settings):
     target: Literal["auto", "class", "number"] = setting(
         "auto", "Whether the label is a class or a number; auto reads it off the labels."
     )
-    categories: str = setting("", "Columns, separated by commas, whose numbers are names of categories.")
-    ignored: str = setting("", "Columns, separated by commas, that are not read.")
+    categorical_columns: str = setting(
+        "", "Columns, separated by commas, whose numbers are names of categories.", former="categories"
+    )
+    ignored_columns: str = setting("", "Columns, separated by commas, that are not read.", former="ignored")
     scale: Literal["standard", "quantile"] = setting(
         "standard", "Numbers are standardized, or mapped by their quantiles to a normal distribution."
     )
     metric: Literal["auto", "loss"] = setting(
         "loss", "Score on the validation rows that selects the best weights; auto is accuracy or RMSE."
     )
-    baseline: bool = setting(True, "Fit gradient boosting too, where scikit-learn is installed, and tell its scores.")
+    baseline: bool = setting(True, "Fit gradient boosting too, where scikit-learn is installed, and report its scores.")
 
 
 class Tabular(Task[TableSettings, FeatureRow, FeatureRow]):
@@ -99,12 +101,12 @@ class Tabular(Task[TableSettings, FeatureRow, FeatureRow]):
     @classmethod
     def prepare(cls, examples: Sequence[FeatureRow], settings: TableSettings) -> Tabular:
         """The task for these training rows: what their columns hold, and what is predicted."""
-        ignored = split_names(settings.ignored)
+        ignored = split_names(settings.ignored_columns)
         rows = [{name: row.values[name] for name in row.values if name not in ignored} for row in examples]
         known = {name for row in examples[:1] for name in row.values}
-        if unknown := [name for name in (*ignored, *split_names(settings.categories)) if name not in known]:
+        if unknown := [name for name in (*ignored, *split_names(settings.categorical_columns)) if name not in known]:
             raise BadInput(f"There is no column {unknown[0]!r}. There are {', '.join(map(repr, sorted(known)[:30]))}.")
-        features = fit_columns(rows, split_names(settings.categories), settings.scale == "quantile")
+        features = fit_columns(rows, split_names(settings.categorical_columns), settings.scale == "quantile")
         if not features.columns:
             raise BadInput("No column has values to learn from. " + " ".join(features.notes))
         task = cls(settings, features, make_target([row.label for row in examples], settings.target))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal
@@ -24,6 +23,7 @@ from ...models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...settings import Settings, setting
 from ..architecture import Architecture, stack_of
+from ..inputs.cache import MethodCache
 from ..metrics.answers import answer_f1, exact_match
 from ..pretrained.pretrained import Encoder, Pretrained
 from ..results import Answer
@@ -77,7 +77,7 @@ class AnswerQuestions(Task[AnswerSettings, QuestionAnswer, AnswerWindow]):
         self.settings, self._tokenizer, self.own, self.unanswered = settings, tokenizer, own, unanswered
         self.max_length = settings.max_length
         self.encoder: Encoder | None = None
-        self.cached_windows = lru_cache(1 << 16)(self.encode_windows)
+        self.cached_windows = MethodCache(self.encode_windows, 1 << 16)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -141,7 +141,10 @@ class AnswerQuestions(Task[AnswerSettings, QuestionAnswer, AnswerWindow]):
             whole = backend.encode(text, example.context)
         finally:
             backend.no_truncation()
-        span = None if not example.answers else answer_span(example.answers[0])
+        span = None
+        if example.answers:
+            start, text = example.answers[0]
+            span = start, start + len(text)
         return tuple(self.make_window(encoding, span) for encoding in (whole, *whole.overflowing))
 
     def make_window(self, encoding: Encoding, span: Place | None) -> AnswerWindow:
@@ -218,9 +221,9 @@ class AnswerQuestions(Task[AnswerSettings, QuestionAnswer, AnswerWindow]):
             batch = {name: x.to(device) for name, x in self.batch([windows[k][1] for k in numbers]).items()}
             for k, row in zip(numbers, self.pointers(model, batch).cpu(), strict=True):
                 n, window = windows[k]
-                found = self.best_span(row[:, : len(window.tokens)], window)
-                if n not in best or found[0] > best[n][0]:
-                    best[n] = found
+                span = self.best_span(row[:, : len(window.tokens)], window)
+                if n not in best or span[0] > best[n][0]:
+                    best[n] = span
         return [make_answer(example, *best[n][1:]) for n, example in enumerate(examples)]
 
     def best_span(self, logits: Tensor, window: AnswerWindow) -> tuple[float, float, Place | None]:
@@ -341,11 +344,6 @@ def find_tokens(places: Sequence[Place | None], span: Place | None) -> Place:
     if not covered or covered[0][1][0] > span[0] or covered[-1][1][1] < span[1]:
         return 0, 0
     return covered[0][0], covered[-1][0]
-
-
-def answer_span(answer: tuple[int, str]) -> Place:
-    start, text = answer
-    return start, start + len(text)
 
 
 def make_answer(example: QuestionAnswer, probability: float, place: Place | None) -> Answer:

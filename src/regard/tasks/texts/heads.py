@@ -49,7 +49,7 @@ def read_heads(path: Path) -> list[tuple[HeadSpec, dict[str, list[str]]]]:
     """The heads of a TOML file, each with the files of its splits; `BadInput` for what cannot be used."""
     try:
         document = tomllib.loads(path.read_text("utf8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(
             f"{path} cannot be read as TOML ({error}). Give a table for each head; see the page on kinds of labels."
         ) from None
@@ -60,7 +60,8 @@ def read_heads(path: Path) -> list[tuple[HeadSpec, dict[str, list[str]]]]:
         weight = table.get("weight", 1.0)
         if not isinstance(weight, int | float) or weight <= 0:
             raise BadInput(f"{path}: the weight of the head {name} is {weight!r}; it must be more than 0.")
-        splits = {key: as_list(table[key]) for key in SPLITS if key in table}
+        named = {key: table[key] for key in SPLITS if key in table}
+        splits = {key: list(map(str, x)) if isinstance(x, list) else [str(x)] for key, x in named.items()}
         if not splits:
             raise BadInput(f"{path}: the head {name} names no file. Give train = FILE, and dev or test.")
         own = {key: value for key, value in table.items() if key not in ("task", "weight", *SPLITS, *SHARED)}
@@ -74,10 +75,6 @@ def read_heads(path: Path) -> list[tuple[HeadSpec, dict[str, list[str]]]]:
     if not heads:
         raise BadInput(f"{path} has no head. Give a table for each, such as [topic] with task and train.")
     return heads
-
-
-def as_list(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def texts_of(example: LabelledText | LabelledPair) -> tuple[str, ...]:

@@ -367,9 +367,5 @@ def join_rows(parts: Sequence[Batch], fill: int) -> Batch:
     }
     if any("segments" in part for part in parts):
         segments = [part.get("segments", torch.zeros_like(part["tokens"])) for part in parts]
-        joined["segments"] = torch.cat([pad_columns(x, width, 0) for x in segments])
+        joined["segments"] = torch.cat([functional.pad(x, (0, width - x.shape[1])) for x in segments])
     return joined
-
-
-def pad_columns(x: Tensor, width: int, fill: int) -> Tensor:
-    return functional.pad(x, (0, width - x.shape[1]), value=fill)

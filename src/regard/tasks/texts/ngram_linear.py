@@ -1,38 +1,38 @@
-"""The n-gram model beside a network that classifies few texts: two linear models of words and pairs of near words.
+"""The n-gram model beside a network that reads few texts: linear models of TF-IDF and naive Bayes features.
 
-They differ in how features are weighted, and are fitted before training. Their weight in the mean with the network,
-from none to all, is chosen on the validation data at every evaluation.
+It is fitted before training. Its weight in the mean with the network, from none to all, is chosen on the validation
+data at every evaluation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ...data.tables.column_profiles import CHINESE_LETTER
-from ...models.baselines.linear import NBLinearConfig, NBLinearModel
-from ...models.ensemble import EnsembleConfig, EnsembleModel
+from ...models.baselines.tfidf import NgramCounts, TfidfConfig, TfidfModel
+from ...models.ensemble import EnsembleModel
+from ..inputs.words.ngrams import NgramVocabulary
 from ..losses.targets import InputTarget, RegressionTarget
-from ..task import Batch, Scores
+from ..task import Scores
 
-E = TypeVar("E")
-
-MIN_TEXTS, MAX_TEXTS = 500, 50_000
+MIN_TEXTS, MAX_TEXTS = 50, 50_000
 """Numbers of texts between which a linear model is fitted beside the network."""
-PAIR_ROWS = 1 << 18
-"""Rows that pairs of words are hashed to."""
-Fit = tuple[Literal["nb", "idf", "both"], float]
-"""The weighting of features and the strength of the fit; see `NBLinearModel`."""
-CANDIDATES: tuple[tuple[Fit, Fit], ...] = ((("nb", 3.0), ("idf", 10.0)), (("idf", 10.0), ("both", 30.0)))
-"""Pairs of fits. Their mean is better than each: 85.9 to 84.1 percent on held-out parts of TREC's training data."""
+STRENGTHS = {"class": (3.0, 10.0, 30.0), "labels": (3.0, 10.0, 30.0), "number": (0.3, 1.0, 3.0)}
+"""Inverse strengths of the regularization, of which held-out texts choose one for each linear model."""
+HELD_OUT = 5
+"""One text of so many chooses the strengths."""
 WEIGHTS = tuple(n / 10 for n in range(11))
-BATCH = 256
 FEW_TOKENS = 400_000
 """Tokens of all texts above which the network is half as wide."""
+TOKEN_PASSES = 2_000_000
+"""Tokens that the network reads in all epochs: about a minute of one core, after which such networks overfit."""
+EPOCHS = (4, 20)
+"""Fewest and most epochs of a run."""
 FEW_TEXTS: dict[str, str | float] = {
     "pool": "attention",
     "dropout": 0.3,
@@ -41,74 +41,73 @@ FEW_TEXTS: dict[str, str | float] = {
     "ema": 0.99,
     "schedule": "cosine",
     "batch_size": 32,
+    "model": "cnn+attention",
+    "positions": "none",
+    "learning_rate": 2e-3,
+    "warmup": 50,
+    "patience": 4,
 }
-"""Settings of the network beside the n-gram model: usual values for little data, not the result of a search."""
+"""Settings of the network beside the n-gram model."""
 
 
-def suits(examples: Sequence[object], target: InputTarget) -> bool:
-    """Whether a linear model is fitted beside the network for these texts by default."""
-    return MIN_TEXTS <= len(examples) <= MAX_TEXTS and not isinstance(target, RegressionTarget)
+def suits(texts: int) -> bool:
+    """Whether a linear model is fitted beside the network for so many texts by default."""
+    return MIN_TEXTS <= texts <= MAX_TEXTS
 
 
 def suggest_settings(texts: Sequence[str], words: bool) -> dict[str, str | float]:
     """Settings of a network that is trained on so few texts, by name; none for other numbers of texts.
 
-    The network is regularized strongly, its weights are averaged, and it is smaller for long texts, so that it sees
-    them often enough. `words` says whether tokens are words, whose affixes are then features unless they are Chinese.
+    The network is regularized strongly, its weights are averaged, and it is smaller for long texts and reads them in
+    fewer epochs. `words` says whether tokens are words, whose affixes are then features unless they are Chinese.
     """
-    if not MIN_TEXTS <= len(texts) <= MAX_TEXTS:
+    if not suits(len(texts)):
         return {}
     letters = "".join(texts[:1000])
     chinese = len(CHINESE_LETTER.findall(letters)) > sum(map(str.isalpha, letters)) / 2
     tokens = sum(map(len, texts)) if chinese else sum(len(text.split()) for text in texts)
     affixes = {"max_affix": 4} if words and not chinese else {}
-    return {**FEW_TEXTS, "dim": 128 if tokens <= FEW_TOKENS else 64, **affixes}
+    epochs = min(EPOCHS[1], max(EPOCHS[0], TOKEN_PASSES // max(1, tokens)))
+    return {**FEW_TEXTS, "dim": 128 if tokens <= FEW_TOKENS else 64, "epochs": epochs, **affixes}
 
 
-def fit_linear(
-    config: EnsembleConfig, examples: Sequence[E], make_batch: Callable[[Sequence[E]], Batch], target: InputTarget
-) -> EnsembleModel:
-    """Two linear models of these texts; the best of `CANDIDATES` on a tenth of them is fitted again to all."""
-    held = examples[::10]
-    rest = [example for n, example in enumerate(examples) if n % 10]
-    own, other = as_batches(rest, make_batch), as_batches(held, make_batch)
+class NgramFit:
+    """Fits n-gram models to texts with labels; the strengths that the first texts choose serve all fits."""
 
-    single = cast(NBLinearConfig, config.model)
-    fitted = {fit: fit_model(single, own, fit) for pair in CANDIDATES for fit in pair}
+    def __init__(self, vocabulary: NgramVocabulary, target: InputTarget) -> None:
+        self.vocabulary, self.target = vocabulary, target
+        self.strengths: list[float] | None = None
 
-    def held_out_loss(pair: tuple[Fit, Fit]) -> float:
-        model = combine_models(config, [fitted[fit] for fit in pair])
-        with torch.no_grad():
-            losses = [target.loss(model(tokens=x, lengths=n).logits, labels, 0.0) for x, n, labels in other]
-        return float(sum(losses))
+    @property
+    def config(self) -> TfidfConfig:
+        words, characters = len(self.vocabulary.words), len(self.vocabulary.characters)
+        return TfidfConfig(words, characters, self.target.outputs, self.target.kind)
 
-    best = min(CANDIDATES, key=held_out_loss)
-    batches = as_batches(examples, make_batch)
-    return combine_models(config, [fit_model(single, batches, fit) for fit in best])
+    def __call__(self, texts: Sequence[str], labels: Sequence[str]) -> TfidfModel:
+        """The model of these texts."""
+        counts = [self.vocabulary.count(text) for text in texts]
+        gold = self.gold(labels)
+        model = self.config.build().eval()
+        if self.strengths is None:
+            held = [zlib.crc32(text.encode()) % HELD_OUT == 0 for text in texts]  # texts that repeat stay together
+            training, held_out = (
+                (NgramCounts.from_texts([counts[n] for n in numbers]), gold[numbers])
+                for numbers in ([n for n, own in enumerate(held) if own is side] for side in (False, True))
+            )
+            choices = STRENGTHS[self.target.kind]
+            if len(training[1]) and len(held_out[1]):
+                self.strengths = model.choose_strengths(training, held_out, choices)
+            else:
+                self.strengths = [choices[1]] * len(model.linear_parts)
+        model.fit(NgramCounts.from_texts(counts), gold, self.strengths)
+        return model
 
-
-def fit_model(config: NBLinearConfig, batches: list[tuple[Tensor, Tensor, Tensor]], fit: Fit) -> NBLinearModel:
-    weighting, strength = fit
-    model = config.build()
-    model.count(batches, weighting)
-    model.fit(batches, strength)
-    return model
-
-
-def combine_models(config: EnsembleConfig, models: Sequence[NBLinearModel]) -> EnsembleModel:
-    """The ensemble of these models, in evaluation mode."""
-    ensemble = config.build().eval()
-    for member, model in zip(ensemble.members, models, strict=True):
-        member.load_state_dict(model.state_dict())
-    return ensemble
-
-
-def as_batches(
-    examples: Sequence[E], make_batch: Callable[[Sequence[E]], Batch]
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(tokens, lengths, labels) of all examples."""
-    batches = [make_batch(examples[n : n + BATCH]) for n in range(0, len(examples), BATCH)]
-    return [(batch["tokens"], batch["lengths"], batch["labels"]) for batch in batches]
+    def gold(self, labels: Sequence[str]) -> Tensor:
+        """The labels as the linear models take them: numbers are standardized."""
+        gold = self.target.tensor(labels)
+        if not isinstance(self.target, RegressionTarget):
+            return gold
+        return (gold - torch.tensor(self.target.mean)) / torch.tensor(self.target.std)
 
 
 def choose_weight(model: EnsembleModel, logits: Tensor, labels: Sequence[str], target: InputTarget) -> Scores:
@@ -133,7 +132,7 @@ def choose_weight(model: EnsembleModel, logits: Tensor, labels: Sequence[str], t
     target.tune(combined, labels)
     scores = target.scores(combined, labels)
     summary = (
-        f"The n-gram model beside the network has the weight {best:g}, chosen on the validation data ({target.main} of "
+        f"The n-gram model has the weight {best:g}, chosen on the validation data ({target.main} of "
         f"the network alone {parts['network']:.4f}, of the n-gram model alone {parts['n-gram model']:.4f}). "
         "nb_linear=0 leaves it out."
     )

@@ -45,9 +45,9 @@ class SimilaritySettings(Settings):
     first: str | None = setting(None, "Column of the first texts.")
     second: str | None = setting(None, "Column of the second texts, which are alike or have a score.")
     negative: str | None = setting(None, "Column of texts that are unlike the first.")
-    likeness: str | None = setting(None, "Column of the scores; higher means more alike.")
-    pooling: Literal["auto", "mean", "first", "last", "max"] = setting(
-        "auto", "How tokens are pooled to a vector; auto as the checkpoint says, else the mean."
+    similarity: str | None = setting(None, "Column of the scores; higher means more similar.", former="likeness")
+    pool: Literal["auto", "mean", "first", "last", "max"] = setting(
+        "auto", "How tokens are pooled to a vector; auto as the checkpoint says, else the mean.", former="pooling"
     )
     temperature: float = setting(0.05, "Cosines are divided by it before the softmax over the batch.", gt=0)
     max_length: int = setting(128, "Tokens of a text that are read; the rest is cut off.", ge=1)
@@ -78,7 +78,7 @@ class Similarity(Task[SimilaritySettings, SimilarTexts, SimilarTexts]):
     @classmethod
     def read(cls, paths: Sequence[Path], settings: SimilaritySettings) -> Reading[SimilarTexts]:
         s = settings
-        return read_similarity(paths, first=s.first, second=s.second, negative=s.negative, score=s.likeness)
+        return read_similarity(paths, first=s.first, second=s.second, negative=s.negative, score=s.similarity)
 
     @classmethod
     def prepare(cls, examples: Sequence[SimilarTexts], settings: SimilaritySettings) -> Similarity:
@@ -93,7 +93,7 @@ class Similarity(Task[SimilaritySettings, SimilarTexts, SimilarTexts]):
             raise BadInput("Some of these files have scores and some have none. Train on one sort at a time.")
         own = Embedder.from_pretrained(pretrained).config
         texts = pretrained.texts(settings.max_length)
-        pooling = own.pooling if settings.pooling == "auto" else settings.pooling
+        pooling = own.pooling if settings.pool == "auto" else settings.pool
         config = PoolingConfig(pooling, own.normalize, texts.max_length)
         return cls(settings, texts, config, pretrained.encoder("tokens"))
 
@@ -196,8 +196,8 @@ class Similarity(Task[SimilaritySettings, SimilarTexts, SimilarTexts]):
         if isinstance(given, Mapping):
             texts = [str(value) for value in given.values()]
             names = [self.settings.first, self.settings.second]
-            found = [str(given[name]) for name in names if name is not None and name in given]
-            first, second = found if len(found) == 2 else texts[:2] if len(texts) >= 2 else ("", "")
+            named = [str(given[name]) for name in names if name is not None and name in given]
+            first, second = named if len(named) == 2 else texts[:2] if len(texts) >= 2 else ("", "")
         else:
             first, _, second = str(given).partition("\t")
         if not first or not second:

@@ -20,10 +20,10 @@ from ...errors import BadInput
 from ...models.tokenizers.tokenizer import Tokenizer
 from ...settings import setting
 from ..inputs.cache import MethodCache
-from ..inputs.character_features import CharacterFeatures
 from ..inputs.given import as_text
-from ..inputs.word_boundaries import OUTSIDE, boundary_labels, places_of
-from ..inputs.word_features import WordFeatures
+from ..inputs.words.boundaries import OUTSIDE, boundary_labels, places_of
+from ..inputs.words.characters import CharacterFeatures
+from ..inputs.words.features import WordFeatures
 from ..metrics.spans import span_scores
 from ..results import Span, Spans
 from ..task import Scores
@@ -46,7 +46,7 @@ class SpansSettings(TagSettings):
         "auto", "What a token is; auto takes the file's words, or characters where most letters are Chinese."
     )
     column: str | None = setting(None, "Column of the tags or spans: a name, or the number of a column of text.")
-    unpunctuated: float = setting(0.0, "Not used by this task.", ge=0, le=0)
+    punctuation_dropout: float = setting(0.0, "Not used by this task.", ge=0, le=0, former="unpunctuated")
 
 
 class SpanTagger(TokenTagger[SpannedText]):

@@ -18,7 +18,7 @@ from ...data.reading import Reading
 from ...data.tagged import Tagged, read_tagged
 from ...errors import BadInput
 from ..inputs.given import as_text
-from ..inputs.word_boundaries import join_characters, split_words
+from ..inputs.words.boundaries import join_characters, split_words
 from ..metrics.segmentation import segmentation_scores
 from ..results import Tagging
 from ..task import Batch, Scores
@@ -55,8 +55,8 @@ class Tag(TokenTagger[Tagged]):
         return example if self.word_features is not None else split_words(example)
 
     def batch(self, examples: Sequence[Tagged], rng: Random | None = None) -> Batch:
-        if rng is not None and self.settings.unpunctuated:
-            examples = [strip_end(e) if rng.random() < self.settings.unpunctuated else e for e in examples]
+        if rng is not None and self.settings.punctuation_dropout:
+            examples = [strip_end(e) if rng.random() < self.settings.punctuation_dropout else e for e in examples]
         return super().batch(examples, rng)
 
     def evaluate(self, model: nn.Module, examples: Sequence[Tagged]) -> Scores:

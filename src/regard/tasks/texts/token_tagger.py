@@ -24,10 +24,10 @@ from ...models.heads import IGNORED, ClassificationHeadConfig
 from ...models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ...settings import Settings, setting
 from ..architecture import Architecture, stack_of
-from ..inputs.character_features import CharacterFeatures
-from ..inputs.word_boundaries import best_labels, boundary_labels
-from ..inputs.word_features import WordFeatures
-from ..inputs.word_splitting import WordSplitter
+from ..inputs.words.boundaries import best_labels, boundary_labels
+from ..inputs.words.characters import CharacterFeatures
+from ..inputs.words.features import WordFeatures
+from ..inputs.words.splitting import WordSplitter
 from ..losses.r_drop import r_drop_loss, repeat_batch
 from ..pretrained.pretrained import Encoder, Pretrained
 from ..pretrained.texts import SubwordTexts
@@ -82,14 +82,18 @@ class TagSettings(Settings):
     rare_word_dropout: float = setting(
         1.0, "A word seen n times is read as unknown with probability a / (a + n) in training.", ge=0, former="rare"
     )
-    unpunctuated: float = setting(
+    punctuation_dropout: float = setting(
         0.0,
         "Share of sentences whose final punctuation mark is left out in training, as in texts people type.",
         ge=0,
         le=1,
+        former="unpunctuated",
     )
-    texts: str | None = setting(
-        None, "File of plain text from which vectors of characters are computed before training.", file=True
+    unlabelled_text: str | None = setting(
+        None,
+        "File of plain text from which vectors of characters are computed before training.",
+        file=True,
+        former="texts",
     )
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0)
 
@@ -297,6 +301,6 @@ AnyTagger: TypeAlias = TokenTagger[Any]
 def token_features(rows: Iterable[Sequence[str]], settings: TagSettings) -> WordFeatures | CharacterFeatures:
     """The features of these words, or of their characters."""
     if settings.unit == "characters":
-        texts = read_lines([Path(settings.texts)]).examples[0].lines if settings.texts else ()
+        texts = read_lines([Path(settings.unlabelled_text)]).examples[0].lines if settings.unlabelled_text else ()
         return CharacterFeatures.from_rows(("".join(row) for row in rows), settings.min_count, texts)
     return WordFeatures.from_words(rows, settings.min_count, settings.max_affix, settings.max_word_length)

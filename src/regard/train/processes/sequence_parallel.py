@@ -125,8 +125,8 @@ def check_support(task: AnyTask, model: nn.Module, training: Training) -> None:
         )
     if training.compile:
         raise Unsupported("compile and sequence_parallel do not go together yet. Leave one of them out.")
-    for one in model.trained_models if isinstance(model, EnsembleModel) else [model]:
-        reason = reason_not_sharded(one)
+    for trained in model.trained_models if isinstance(model, EnsembleModel) else [model]:
+        reason = reason_not_sharded(trained)
         if reason is not None:
             raise Unsupported(f"{reason} Or leave sequence_parallel out.")
 

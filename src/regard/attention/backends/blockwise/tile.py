@@ -73,8 +73,11 @@ class TileInputs:
         self.rel_vectors: DistanceTable | None = None
         self.key_vectors: DistanceTable | None = None
         self.rel_q = self.q
+        self.slopes: Tensor | None = None  # at explicit places, where they stand for a table
         if call.rel_bias is not None:
             self.rel_bias = DistanceTable(call.rel_bias.table.to(exact).flip(1), call.rel_bias.zero)
+            if call.places is not None and call.rel_bias.slopes is not None:
+                self.slopes = call.rel_bias.slopes.to(exact)
         if call.rel_vectors is not None:
             self.rel_q = call.rel_vectors.queries.to(exact)
             self.rel_vectors = DistanceTable(call.rel_vectors.table.to(exact).flip(1), call.rel_vectors.zero)
@@ -201,6 +204,10 @@ class QueryTile:
 
     def bias(self, span: KeySpan, table: DistanceTable) -> Tensor:
         """The bias by distance, `[heads, rows, width]`: a view of one vector a head; gathered at explicit places."""
+        slopes = self.inputs.slopes
+        if slopes is not None:
+            distance = self.distances(span.first, span.last).flip(-2).abs()
+            return -slopes[:, None, None] * distance.to(slopes.dtype)
         entries = self.entries_at_places(table, span)
         if entries is not None:
             return table.entries[:, entries].transpose(0, 1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..places import add_by_entry
 from ..prelude import (
     INLINE_PTX,
     LN2,
@@ -20,8 +21,11 @@ from ..prelude import (
     dropout_mask,
     hash_rows,
     head_pointer,
+    key_places,
     load_mask,
     pair_bias_tile,
+    placed_bias,
+    query_places,
     tanh,
 )
 
@@ -203,14 +207,15 @@ def patch_scores(
 
 @triton.jit
 def add_terms(
-    b_s, b_row, p_term, p_bias, p_pairs, p_packed, i_bits, i_b, i_h, i_m, i_n, o_r, o_c, distance, last, cap,
-    queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
-    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    b_s, b_row, p_term, p_bias, p_pairs, p_places, p_packed, i_bits, i_b, i_h, i_m, i_n, o_r, o_c, distance, zero, last,
+    cap, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """A tile's scores with the terms of keys and distances, −∞ where masked; `distance` is that of (0, 0) + zero.
 
     A cap (not None) bounds the whole similarity: there the queries' terms `b_row` are part of the scores. Also the
-    derivative of the cap, 1 − tanh².
+    derivative of the cap, 1 − tanh². PLACED reads distances between explicit places, 1 in a table and 2 with slopes.
     """
     b_slope = 1.0
     if not TANH:
@@ -219,7 +224,11 @@ def add_terms(
         b_tanh = tanh((b_s + b_row[:, None]) * (1.0 / cap))
         b_slope = 1.0 - b_tanh * b_tanh
         b_s = b_tanh * cap
-    if REL_BIAS:
+    if REL_BIAS and PLACED:
+        b_i = query_places(p_places, i_b, i_m + o_r, queries, stride_places)
+        b_j = key_places(p_places, i_b, i_n + o_c, queries, keys, stride_places)
+        b_s += placed_bias(p_bias, 0, b_i, b_j, zero, last + 1, LOG2E, False, PLACED == 2)
+    elif REL_BIAS:
         o_t = tl.minimum(tl.maximum(distance + o_r[:, None] - o_c[None, :], 0), last)
         b_s += tl.load(p_bias + o_t).to(tl.float32) * LOG2E
     if PAIR_BIAS:
@@ -238,11 +247,12 @@ def add_terms(
     ]
 )  # fmt: skip
 def forward_kernel(
-    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_pairs, p_seed,
-    p_starts, p_tile, p_bits, p_packed, p_out, p_lse,
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_pairs, p_places,
+    p_seed, p_starts, p_tile, p_bits, p_packed, p_out, p_lse,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
     stride_gb, stride_gh, entries, zero, threshold, keep_scale, slope, cap, stride_pb, stride_ph, stride_pm, stride_pn,
-    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    stride_places, TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
     DP: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
@@ -284,9 +294,9 @@ def forward_kernel(
         distance = i_r * BM + keys - queries - i_c * BN + zero
         p_key = p_term_k + i_bh.to(tl.int64) * padded_k + i_c * BN
         b_s, _b_slope = add_terms(
-            b_s, b_term, p_key, p_rel_bias + i_h * entries, p_pairs, p_packed, i_bits, i_b, i_h, i_r * BM, i_c * BN,
-            o_r, o_c, distance, entries - 1, cap, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
-            TANH, REL_BIAS, PAIR_BIAS, BM, BN,
+            b_s, b_term, p_key, p_rel_bias + i_h * entries, p_pairs, p_places, p_packed, i_bits, i_b, i_h,
+            i_r * BM, i_c * BN, o_r, o_c, distance, zero, entries - 1, cap, queries, keys,
+            stride_pb, stride_ph, stride_pm, stride_pn, stride_places, TANH, REL_BIAS, PAIR_BIAS, PLACED, BM, BN,
         )  # fmt: skip
         b_new_m = tl.maximum(b_m, tl.max(b_s, 1))
         b_safe_m = tl.where(b_new_m == -float("inf"), 0.0, b_new_m)
@@ -346,12 +356,13 @@ def delta_kernel(
     ]
 )  # fmt: skip
 def ds_kernel(
-    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_pairs, p_seed,
-    p_owner, p_tile, p_bits, p_packed, p_do, p_delta, p_lse2, p_ds, p_ds_capped, p_p,
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_pairs, p_places,
+    p_seed, p_owner, p_tile, p_bits, p_packed, p_do, p_delta, p_lse2, p_ds, p_ds_capped, p_p,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
     stride_group, stride_instance, first_instance, first_tile, entries, zero, threshold, keep_scale, slope, cap,
-    stride_pb, stride_ph, stride_pm, stride_pn,
-    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
     DP: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
@@ -386,9 +397,9 @@ def ds_kernel(
     i_bits = tl.load(p_bits + x)
     b_term = tl.load(p_term_q + i_bh.to(tl.int64) * padded_q + i_r * BM + o_r)
     b_s, b_slope = add_terms(
-        b_s, b_term, p_key, p_rel_bias + i_h * entries, p_pairs, p_packed, i_bits, i_b, i_h, i_r * BM, i_c * BN,
-        o_r, o_c, distance, entries - 1, cap, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
-        TANH, REL_BIAS, PAIR_BIAS, BM, BN,
+        b_s, b_term, p_key, p_rel_bias + i_h * entries, p_pairs, p_places, p_packed, i_bits, i_b, i_h,
+        i_r * BM, i_c * BN, o_r, o_c, distance, zero, entries - 1, cap, queries, keys,
+        stride_pb, stride_ph, stride_pm, stride_pn, stride_places, TANH, REL_BIAS, PAIR_BIAS, PLACED, BM, BN,
     )  # fmt: skip
     o_i, o_j = i_r * BM + o_r, i_c * BN + o_c
     b_p = tl.exp2(b_s - tl.load(p_lse2 + i_bh.to(tl.int64) * padded_q + o_i)[:, None])
@@ -660,3 +671,32 @@ def d_rel_bias_kernel(
             tl.debug_barrier()  # the next tile's sums overlap, and other threads may hold them
             tl.store(p_s, tl.load(p_s) + tl.sum(b_ds, 0))
             tl.debug_barrier()
+
+
+@triton.jit(
+    do_not_specialize=[
+        "queries", "keys", "heads", "tile_rows", "programs", "entries", "zero", "stride_group", "stride_instance",
+        "first_instance", "first_tile", "last_tile", "stride_places",
+    ]
+)  # fmt: skip
+def d_placed_bias_kernel(
+    p_ds, p_places, p_starts, p_tile, p_sums, stride_places, queries, keys, heads, tile_rows, programs, entries, zero,
+    stride_group, stride_instance, first_instance, first_tile, last_tile, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Σ ds over the pairs of each entry of a table at explicit places, as `d_rel_bias_kernel` sums them by distance.
+
+    p_sums is `[batch · heads, programs, entries]`.
+    """
+    group, i_l = tl.program_id(0) // programs, tl.program_id(0) % programs
+    i_bh = (group * stride_group + (first_instance + tl.program_id(1)) * stride_instance).to(tl.int64)
+    slot = tl.program_id(1).to(tl.int64) * (last_tile - first_tile) - first_tile
+    i_b = i_bh // heads
+    o_r, o_c = tl.arange(0, BM), tl.arange(0, BN)
+    for i_r in range(i_l, tile_rows, programs):
+        first = tl.maximum(tl.load(p_starts + group * (tile_rows + 1) + i_r), first_tile)
+        last = tl.minimum(tl.load(p_starts + group * (tile_rows + 1) + i_r + 1), last_tile)
+        b_i = query_places(p_places, i_b, i_r * BM + o_r, queries, stride_places)
+        for x in range(first, last):
+            b_ds = tl.load(p_ds + (slot + x) * (BM * BN) + o_r[:, None] * BN + o_c[None, :])
+            b_j = key_places(p_places, i_b, tl.load(p_tile + x) * BN + o_c, queries, keys, stride_places)
+            add_by_entry(p_sums + (i_bh * programs + i_l) * entries, b_ds, b_i, b_j, zero, entries, BM, BN)

@@ -28,9 +28,10 @@ from ...backends.sinks import add_sink
 from ...call import LoweredCall
 from ...dropout import keep_scale, threshold
 from ...execution import mask_cache
-from ..launch import LOG2E, PairLayout, compile_together, next_power, pad_dot, start, strides
+from ..launch import LOG2E, PairLayout, PlacedTable, compile_together, next_power, pack_places, pad_dot, start, strides
 from ..tile_lists import TileLists, tile_lists
 from .kernels import (
+    d_placed_bias_kernel,
     d_rel_bias_kernel,
     delta_kernel,
     dk_kernel,
@@ -107,6 +108,7 @@ class AdditiveInputs:
     term_q: Tensor  # [batch · heads, padded queries]
     term_k: Tensor  # [batch · heads, padded keys]
     v: Tensor
+    places: Tensor  # any tensor where there are none
 
     @property
     def tanh(self) -> bool:
@@ -133,7 +135,14 @@ class AdditiveInputs:
     @property
     def rel_bias(self) -> Tensor:
         """The distance bias; any tensor where there is none, and so for the seed."""
-        return self.weight if self.problem.rel_bias is None else self.problem.rel_bias.table.contiguous()
+        bias = self.problem.rel_bias
+        if bias is None:
+            return self.weight
+        return bias.slopes[:, None] if self.placed and bias.slopes is not None else bias.table.contiguous()
+
+    @property
+    def placed(self) -> PlacedTable | None:
+        return PlacedTable.of(self.problem)
 
     @property
     def pairs(self) -> Tensor:
@@ -146,19 +155,27 @@ class AdditiveInputs:
 
     @property
     def settings(self) -> tuple[float | None, ...]:
-        """(entries of rel_bias, zero, threshold, keep_scale, slope, cap in base 2, strides of the bias by pair)."""
+        """(entries of rel_bias, zero, threshold, keep_scale, slope, cap in base 2, strides of the bias by pair, of the
+        places)."""
         p = self.problem
         zero = 0 if p.rel_bias is None else p.rel_bias.zero
         cap = None if p.cap is None else p.cap * LOG2E
         layout = PairLayout.of(p.pair_bias)
         steps = (0,) * 4 if layout is None else layout.strides
-        return self.rel_bias.shape[1], zero, threshold(p.dropout), keep_scale(p.dropout), p.slope, cap, *steps
+        table = (self.rel_bias.shape[1], zero)
+        return *table, threshold(p.dropout), keep_scale(p.dropout), p.slope, cap, *steps, self.place_stride
+
+    @property
+    def place_stride(self) -> int:
+        return self.places.shape[1] if self.placed is not None and self.placed.by_batch else 0
 
     @property
     def constants(self) -> dict[str, Any]:
         """What kernels that compute scores are compiled for."""
         p = self.problem
         parts = dict(TANH=self.tanh, REL_BIAS=p.rel_bias is not None, PAIR_BIAS=p.pair_bias is not None)
+        slopes = p.rel_bias is not None and p.rel_bias.slopes is not None
+        parts |= dict(PLACED=0 if self.placed is None else 2 if slopes else 1)
         parts |= dict(DROPOUT=p.seed is not None, PRECISION=PRECISION)
         return parts | dict(DP=self.dp, DV=p.v.shape[3], UNROLL=min(UNROLL, self.dp // 2))
 
@@ -187,7 +204,9 @@ def prepare(p: LoweredCall, patch: ThreadPatch) -> AdditiveInputs:
     (q_pairs, absmax_q, term_q), (k_pairs, absmax_k, term_k) = made
     v = p.v if p.v.stride(-1) == 1 else p.v.contiguous()
     tiles = tile_lists(p.mask, p.grid, patch.rows, patch.columns)
-    return AdditiveInputs(p, patch, tiles, weight, q_pairs, k_pairs, absmax_q, absmax_k, term_q, term_k, v)
+    places = pack_places(p)
+    places = weight if places is None else places
+    return AdditiveInputs(p, patch, tiles, weight, q_pairs, k_pairs, absmax_q, absmax_k, term_q, term_k, v, places)
 
 
 def require(x: Tensor | None) -> Tensor:
@@ -207,6 +226,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
     parts = (p.activation, p.rel_bias is None, p.seed is None, needs_grad, p.cap is None, PairLayout.of(p.pair_bias))
+    parts = (*parts, p.places is None)
     compile_together((forward, p.q.device, p.v.dtype, p.q.shape[3], p.v.shape[3], *parts), run_both)
     return add_sink(*run_forward(p), p.sink)
 
@@ -224,7 +244,8 @@ def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     tiles = inputs.tiles
     start(
         forward_kernel, (inputs.sizes[2] * batch * heads,),
-        *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed,
+        *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.places,
+        inputs.seed,
         tiles.starts, tiles.tile, tiles.bits, tiles.packed, output, lse, *strides(inputs.v),
         heads, kv_heads, queries, keys, *inputs.sizes, tiles.batch_stride, tiles.head_stride, *inputs.settings,
         **inputs.constants, BDV=pad_dot(dim_v), **inputs.patch.arguments(),
@@ -309,9 +330,11 @@ class GradientSums:
         self.weight = zeros(tile_rows, inputs.dp)
         self.edge = inputs.patch.columns
         self.distances = next_power(inputs.patch.rows + inputs.patch.columns - 1)  # of a tile
-        length = padded_q + p.k.shape[2] + self.edge + self.distances
+        placed = inputs.placed
+        length = padded_q + p.k.shape[2] + self.edge + self.distances if placed is None else placed.entries
         programs = min(max(REL_BIAS_PROGRAMS // front, 1), tile_rows)
-        self.by_distance = None if p.rel_bias is None else zeros(programs, length)
+        needs_bias = p.rel_bias is not None and p.needs_grad[4]
+        self.by_distance = zeros(programs, length) if needs_bias else None
         self.pairs = None
         if p.pair_bias is not None and p.needs_grad[7]:
             self.pairs = p.pair_bias.new_zeros(p.pair_bias.shape, dtype=torch.float32)
@@ -340,6 +363,8 @@ class GradientSums:
         if p.rel_bias is None or self.by_distance is None:
             return None
         (heads, n), queries = p.rel_bias.table.shape, p.q.shape[2]
+        if p.places is not None:
+            return self.by_distance.unflatten(0, (-1, heads)).sum((0, 2))
         count = queries + p.k.shape[2] - 1
         line = self.by_distance.unflatten(0, (-1, heads)).sum((0, 2))[:, self.edge : self.edge + count]
         shift = p.rel_bias.zero - queries + 1
@@ -390,7 +415,8 @@ class AdditiveBackward:
         inputs, listed = self.inputs, self.tiles
         start(
             ds_kernel, (tiles.last - tiles.first, tiles.instances),
-            *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed,
+            *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.places,
+            inputs.seed,
             self.by_column.owner, listed.tile, listed.bits, listed.packed,
             self.grad, self.delta, self.lse2, self.scratch_ds, self.scratch_capped, self.scratch_p, *strides(inputs.v),
             *self.sizes, *inputs.sizes, *self.range_arguments(tiles)[:4], *inputs.settings,
@@ -428,6 +454,14 @@ class AdditiveBackward:
     def d_rel_bias(self, tiles: TileRange, sums: Tensor) -> None:
         inputs, listed = self.inputs, self.tiles
         programs, length = sums.shape[1:]
+        if inputs.placed is not None:
+            start(
+                d_placed_bias_kernel, (programs * listed.groups, tiles.instances),
+                self.scratch_capped, inputs.places, listed.starts, listed.tile, sums, inputs.place_stride,
+                *self.sizes[2:], self.sizes[0], inputs.sizes[2], programs, length, inputs.placed.zero,
+                *self.range_arguments(tiles), BM=inputs.patch.rows, BN=inputs.patch.columns, num_warps=8,
+            )  # fmt: skip
+            return
         start(
             d_rel_bias_kernel, (programs * listed.groups, tiles.instances),
             self.scratch_capped, listed.starts, listed.tile, sums, self.sizes[3], inputs.sizes[2], programs, length,

@@ -17,8 +17,10 @@ from ..prelude import (
     dropout_mask,
     hash_rows,
     head_pointer,
+    key_places,
     load_span,
     load_span_transposed,
+    query_places,
     tanh,
 )
 
@@ -34,26 +36,28 @@ def load_rel_bias(p_table, o_table, b_distance, zero, entries):
         "queries", "keys", "kv_heads", "group_size", "row_tiles", "splits", "offset", "scale",
         "bias_zero", "bias_entries", "rel_zero", "rel_entries", "batch", "threshold",
         "stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds", "cap",
-        "stride_pb", "stride_ph", "stride_pq", "stride_pn",
+        "stride_pb", "stride_ph", "stride_pq", "stride_pn", "stride_places",
     ]
 )  # fmt: skip
 def split_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_scores, p_pairs, p_mask, p_bounds, p_seed, p_acc_parts, p_max_parts, p_sum_parts,
+    p_q, p_k, p_v, p_rel_bias, p_rel_scores, p_pairs, p_places, p_mask, p_bounds, p_seed,
+    p_acc_parts, p_max_parts, p_sum_parts,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_mb, stride_mh, stride_mq, stride_mn, stride_bounds, stride_pb, stride_ph, stride_pq, stride_pn,
+    stride_places,
     batch, queries, keys, kv_heads, group_size, row_tiles, splits, offset, scale,
     bias_zero, bias_entries, rel_zero, rel_entries, cap, threshold,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     MASK: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
-    DROPOUT: tl.constexpr, RENORMALIZE: tl.constexpr, EXACT: tl.constexpr,
+    PLACED: tl.constexpr, DROPOUT: tl.constexpr, RENORMALIZE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """One split of the keys for BM rows, (head of the group, query), in base 2 with a running maximum m:
 
         p = 2^(s − m),   l = Σ p,   acc = Σ p · v
 
-    REL_BIAS 1 reads a table by distance, 2 computes −slope·|i − j|. RENORMALIZE scales acc by l over the sum of the
-    weights as they were rounded for the product with v; EXACT adds what rounding cut off. Backward is that
-    of any exact attention with this output and log-sum-exp.
+    REL_BIAS 1 reads a table by distance, 2 computes −slope·|i − j|, between explicit places where PLACED. RENORMALIZE
+    scales acc by l over the sum of the weights as they were rounded for the product with v; EXACT adds what rounding
+    cut off. Backward is that of any exact attention with this output and log-sum-exp.
     """
     i_split = tl.program_id(0) % splits
     i_rest = tl.program_id(0) // splits
@@ -91,6 +95,8 @@ def split_kernel(
         o_rel = ((tl.where(m_r, o_h, 0).to(tl.int64) * batch + i_b) * queries + o_query) * rel_entries
     if DROPOUT:
         b_hash = hash_rows(p_seed, i_b, o_h, o_i)
+    if PLACED:  # dropout has hashed the rows
+        o_i = query_places(p_places, i_b, o_query, queries, stride_places)
     size = tl.cdiv(tl.cdiv(high - low, BN), splits) * BN
     first = low + i_split * size
     last = tl.minimum(first + size, high)
@@ -103,14 +109,18 @@ def split_kernel(
         m_j = o_j < last
         b_k = load_span_transposed(p_k, n, stride_kn, last, BN, D, BD, True)
         b_s = tl.dot(b_q, b_k, input_precision="ieee") * scale
+        if PLACED:
+            b_distance = o_i[:, None] - key_places(p_places, i_b, o_j, queries, keys, stride_places)[None, :]
+        else:
+            b_distance = o_i[:, None] - o_j[None, :]
         if REL_VECTORS:
-            b_s += load_rel_bias(p_rel_scores, o_rel, o_i[:, None] - o_j[None, :], rel_zero, rel_entries)
+            b_s += load_rel_bias(p_rel_scores, o_rel, b_distance, rel_zero, rel_entries)
         if CAP:
             b_s = cap * tanh(b_s * (1.0 / cap))
         if REL_BIAS == 1:
-            b_s += load_rel_bias(p_rel_bias, o_bias, o_i[:, None] - o_j[None, :], bias_zero, bias_entries)
+            b_s += load_rel_bias(p_rel_bias, o_bias, b_distance, bias_zero, bias_entries)
         if REL_BIAS == 2:
-            b_s -= b_slope[:, None] * tl.abs(o_i[:, None] - o_j[None, :]).to(tl.float32)
+            b_s -= b_slope[:, None] * tl.abs(b_distance).to(tl.float32)
         if PAIR_BIAS:
             p_tile = p_biases + o_j[None, :].to(tl.int64) * stride_pn
             b_s += tl.load(p_tile, mask=m_r[:, None] & m_j[None, :], other=0.0).to(tl.float32) * LOG2E

@@ -21,10 +21,12 @@ from ..launch import (
     LOG2E,
     Launch,
     PairLayout,
+    PlacedTable,
     ShapeTable,
     TileShape,
     align,
     multiprocessors,
+    pack_places,
     pad_dot,
     select_shape,
     stride_arguments,
@@ -73,21 +75,23 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
         slopes = p.rel_bias.slopes
         rel_bias = (p.rel_bias.table.float() * LOG2E).contiguous() if slopes is None else slopes
     rel_scores, rel_zero = relative_scores(p)
-    pairs = q if p.pair_bias is None else p.pair_bias
-    tensors = (q, k, v, rel_bias, rel_scores, pairs, *evaluate_mask(p), q if p.seed is None else p.seed)
+    pairs, places = (q if x is None else x for x in (p.pair_bias, pack_places(p)))
+    tensors = (q, k, v, rel_bias, rel_scores, pairs, places, *evaluate_mask(p), q if p.seed is None else p.seed)
     exact_output = p.exact_output
     layout = tuple([(x.shape, x.stride(), x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
     launches = p.plan.get(
-        (DecodeLaunches, layout, exact_output), lambda: DecodeLaunches(p, tensors, rel_zero, exact_output)
+        (DecodeLaunches, layout, PlacedTable.of(p), exact_output),
+        lambda: DecodeLaunches(p, tensors, rel_zero, exact_output),
     )
     return launches.forward(None if p.sink is None else align(p.sink), *tensors)
 
 
 class DecodeLaunches:
-    """The kernels for tensors of one layout: (q, k, v, rel_bias, rel_scores, pairs, mask, bounds, seed)."""
+    """The kernels for tensors of one layout: (q, k, v, rel_bias, rel_scores, pairs, places, mask, bounds, seed)."""
 
     def __init__(self, p: LoweredCall, tensors: tuple[Tensor, ...], rel_zero: int, exact_output: bool):
-        q, k, v, rel_bias, rel_scores, pairs, mask, bounds, _ = tensors
+        q, k, v, rel_bias, rel_scores, pairs, places, mask, bounds, _ = tensors
+        placed = PlacedTable.of(p)
         layout = PairLayout.of(pairs)
         pair_steps = (0,) * 4 if layout is None else layout.strides
         grid, kv_heads, head_dim, value_dim = p.grid, k.shape[1], q.shape[3], v.shape[3]
@@ -106,7 +110,8 @@ class DecodeLaunches:
             split_kernel, programs * splits,
             **stride_arguments(q=q, k=k, v=v), **dict(zip(MASK_STRIDES, mask_strides, strict=True)),
             **dict(zip(PAIR_STRIDES, pair_steps, strict=True)), cap=(p.cap or 1.0) * LOG2E, CAP=p.cap is not None,
-            PAIR_BIAS=p.pair_bias is not None,
+            PAIR_BIAS=p.pair_bias is not None, PLACED=placed is not None,
+            stride_places=places.shape[1] if placed is not None and placed.by_batch else 0,
             batch=grid.batch, queries=grid.queries, keys=grid.keys, kv_heads=kv_heads, group_size=group_size,
             row_tiles=row_tiles, splits=splits, offset=grid.offset, scale=p.scale * LOG2E,
             bias_zero=0 if p.rel_bias is None else p.rel_bias.zero, bias_entries=rel_bias.shape[-1],
@@ -156,7 +161,7 @@ class DecodeStep:
 
     def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         """What the kernels take; q stands for what this step has not."""
-        return q, k, v, q if self.slopes is None else self.slopes, q, q, q, q, q
+        return q, k, v, q if self.slopes is None else self.slopes, q, q, q, q, q, q
 
 
 def bias_form(p: LoweredCall) -> int:
@@ -201,6 +206,7 @@ def relative_scores(p: LoweredCall) -> tuple[Tensor, int]:
     rel_q, table, zero = p.rel_vectors
     last = table.shape[1] - 1
     low, high = (min(max(x + zero, 0), last) for x in (1 - p.grid.queries, p.grid.keys - 1))
+    low, high = (low, high) if p.places is None else (0, last)
     rows, vectors = rel_q.transpose(0, 1).flatten(1, 2), table[:, low : high + 1].mT  # [heads, batch · queries, d]
     if rows.is_cuda and rows.dtype == vectors.dtype and rows.dtype in (torch.float16, torch.bfloat16):
         scores = torch.bmm(rows, vectors, out_dtype=torch.float32)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..places import add_placed_rows, allowed_pairs, placed_scores
 from ..prelude import (
     LN2,
     MAX_INIT,
@@ -21,10 +22,12 @@ from ..prelude import (
     group_index,
     hash_rows,
     head_pointer,
+    key_places,
     key_scores,
     load_mask,
     load_rows,
     per_query,
+    query_places,
     rel_bias_tile,
     shear,
     store_rows,
@@ -71,17 +74,51 @@ def store_partial(p_parts, i_part, b_x, ROWS: tl.constexpr, BD: tl.constexpr):
     tl.store(p_parts + i_part.to(tl.int64) * (ROWS * BD) + o_x, b_x)
 
 
+@triton.jit
+def relative_scores(
+    b_rel_q, b_k, p_high, p_for_keys,
+    B: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, KEY_VECTORS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """rel_q·rel_vectors[j − i] + k·key_vectors[j − i] of a tile; the pointers are those of its corner's vectors."""
+    o_n = tl.arange(0, B)
+    b_high = tl.dot(b_rel_q, tl.trans(load_rows(p_high, o_n, D, D, BD)), input_precision=PRECISION)
+    b_low = tl.dot(b_rel_q, tl.trans(load_rows(p_high - B * D, o_n, D, D, BD)), input_precision=PRECISION)
+    b_s = shear(b_low, b_high, B)
+    if KEY_VECTORS:
+        b_s += key_scores(b_k, p_for_keys, B, D, BD, PRECISION)
+    return b_s
+
+
+@triton.jit
+def placed_relative_scores(
+    b_rel_q, b_k, p_rel_vectors, p_key_vectors, p_places, p_packed, i_b, i_bits, i_m, i_n, queries, keys, stride_places,
+    zero, entries, B: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, KEY_VECTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """rel_q·rel_vectors[i − j] + k·key_vectors[i − j] of a tile at explicit places, from a head's tables."""
+    b_i = query_places(p_places, i_b, i_m + tl.arange(0, B), queries, stride_places)
+    b_j = key_places(p_places, i_b, i_n + tl.arange(0, B), queries, keys, stride_places)
+    m_pairs = allowed_pairs(p_packed, i_bits, B)
+    b_s = placed_scores(b_rel_q, p_rel_vectors, b_i, b_j, m_pairs, zero, entries, B, D, BD, False, PRECISION)
+    if KEY_VECTORS:
+        m_pairs = tl.trans(m_pairs)
+        b_keys = placed_scores(b_k, p_key_vectors, b_j, b_i, m_pairs, zero, entries, B, D, BD, True, PRECISION)
+        b_s += tl.trans(b_keys)
+    return b_s
+
+
 @triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_sink, p_seed,
+    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_places, p_sink, p_seed,
     p_o, p_lse, p_acc_parts, p_max_parts, p_sum_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_run_end, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn,
+    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
     queries, keys, heads, group_size, origin, length, instances, scale, inv_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
     KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, SINK: tl.constexpr,
+    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over a work item of one row of tiles, with a running maximum m and sum l, in base 2:
@@ -104,10 +141,10 @@ def forward_kernel(
     b_q = load_rows(head_pointer(p_q, i_b, i_h, stride_qb, stride_qh), o_q, stride_qn, D, BD)
     if REL_VECTORS:
         b_rel_q = load_rows(head_pointer(p_rel_q, i_b, i_h, stride_rb, stride_rh), o_q, stride_rn, D, BD)
-        p_rel_vectors += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
         b_low = tl.zeros([BM, BN], tl.float32)
+        p_rel_vectors += (i_h.to(tl.int64) * length + (0 if PLACED else origin - i_row * BM)) * D
     if KEY_VECTORS:
-        p_key_vectors += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
+        p_key_vectors += (i_h.to(tl.int64) * length + (0 if PLACED else origin - i_row * BM)) * D
     if DROPOUT:
         b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     # A float32 output of rounded weights is divided by the sum of the rounded weights, so that what all values have in
@@ -122,7 +159,7 @@ def forward_kernel(
     while i_first < i_last:
         i_end = i_last
         i_next = tl.load(p_tile + i_first)
-        if REL_VECTORS:
+        if REL_VECTORS and not PLACED:
             i_end = tl.minimum(tl.load(p_run_end + i_first), i_last)
             p_low = p_rel_vectors + (i_next - 1) * BN * D
             b_low = tl.dot(b_rel_q, tl.trans(load_rows(p_low, o_n, D, D, BD)), input_precision=PRECISION)
@@ -139,19 +176,25 @@ def forward_kernel(
                 )
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
-            if REL_VECTORS:
+            if PLACED and REL_VECTORS:
+                b_s += placed_relative_scores(
+                    b_rel_q, b_k, p_rel_vectors, p_key_vectors, p_places, p_packed, i_b, i_bits,
+                    i_row * BM, i_tile * BN, queries, keys, stride_places, origin, length,
+                    BN, D, BD, KEY_VECTORS, PRECISION,
+                )  # fmt: skip
+            elif REL_VECTORS:
                 p_high = p_rel_vectors + i_tile * BN * D
                 b_high = tl.dot(b_rel_q, tl.trans(load_rows(p_high, o_n, D, D, BD)), input_precision=PRECISION)
                 b_s += shear(b_low, b_high, BN)
                 b_low = b_high
-            if KEY_VECTORS:
+            if KEY_VECTORS and not PLACED:
                 b_s += key_scores(b_k, p_key_vectors + i_tile * BN * D, BN, D, BD, PRECISION)
             b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
-            if CAP or PAIR_BIAS:
+            if CAP or PAIR_BIAS or PLACED_BIAS:
                 b_s, _b_slope = add_after_product(
-                    b_s, p_rel_bias, p_pairs, i_b, i_h, i_row * BM, i_tile * BN, queries, keys,
-                    stride_pb, stride_ph, stride_pm, stride_pn, origin, length, inv_scale, cap,
-                    BM, BN, False, REL_BIAS, CAP, PAIR_BIAS,
+                    b_s, p_rel_bias, p_pairs, p_places, i_b, i_h, i_row * BM, i_tile * BN, queries, keys,
+                    stride_pb, stride_ph, stride_pm, stride_pn, stride_places, origin, length, inv_scale, cap,
+                    BM, BN, False, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS,
                 )  # fmt: skip
             if i_bits >= 0:
                 b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
@@ -260,11 +303,11 @@ def delta_kernel(
 
 @triton.jit
 def tile_ds(
-    b_start, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
-    i_b, i_h, i_bits, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+    b_start, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_places, p_packed,
+    i_b, i_h, i_bits, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
     origin, length, scale, inv_scale, cap, threshold, keep_scale,
     BM: tl.constexpr, BN: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
+    PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """ds = p · (keep·do·vᵀ − δ) of the tile with its corner at (i_m, i_n), p = 2^(s − lse2); and the cap's slope.
 
@@ -278,8 +321,9 @@ def tile_ds(
         b_s = tl.zeros([BM, BN], tl.float32) + b_start
     b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
     b_s, b_slope = add_after_product(
-        b_s, p_rel_bias, p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
-        origin, length, inv_scale, cap, BM, BN, False, REL_BIAS, CAP, PAIR_BIAS,
+        b_s, p_rel_bias, p_pairs, p_places, i_b, i_h, i_m, i_n, queries, keys,
+        stride_pb, stride_ph, stride_pm, stride_pn, stride_places, origin, length, inv_scale, cap,
+        BM, BN, False, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS,
     )  # fmt: skip
     b_s = b_s * scale - b_lse2[:, None]
     if i_bits >= 0:
@@ -293,15 +337,15 @@ def tile_ds(
 
 @triton.jit(do_not_specialize=SIZES)
 def dq_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_pairs, p_seed, p_do, p_lse2, p_delta, p_dq, p_dq_parts,
+    p_q, p_k, p_v, p_rel_bias, p_pairs, p_places, p_seed, p_do, p_lse2, p_delta, p_dq, p_dq_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_pb, stride_ph, stride_pm, stride_pn,
+    stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
     queries, keys, padded, heads, group_size, origin, length, instances,
     scale, inv_scale, grad_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
+    PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A work item of one row of tiles: dq = scale · Σ_j ds·k."""
     i_b, i_h, i_instance, i_row, i_first, i_last, i_slot = work_item(
@@ -328,10 +372,11 @@ def dq_kernel(
         b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
         b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
         b_ds, b_slope = tile_ds(
-            0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
-            i_b, i_h, i_bits, i_row * BM, i_tile * BN, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+            0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_places, p_packed,
+            i_b, i_h, i_bits, i_row * BM, i_tile * BN, queries, keys,
+            stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
             origin, length, scale, inv_scale, cap, threshold, keep_scale,
-            BM, BN, REL_BIAS, CAP, PAIR_BIAS, DROPOUT, PRECISION, PAIRS,
+            BM, BN, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS, DROPOUT, PRECISION, PAIRS,
         )  # fmt: skip
         if CAP:
             b_ds *= b_slope
@@ -344,16 +389,17 @@ def dq_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def dkdv_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_seed, p_do, p_lse2, p_delta,
+    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_places, p_seed, p_do, p_lse2, p_delta,
     p_dk, p_dv, p_dk_parts, p_dv_parts, p_ds, p_ds_base,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn,
+    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
     queries, keys, padded, heads, group_size, origin, length, instances,
     scale, inv_scale, grad_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
-    KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
+    KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr,
+    PLACED_BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """A work item of one column of tiles, summed over HEADS query heads that share its keys:
@@ -403,22 +449,26 @@ def dkdv_kernel(
             if REL_VECTORS:
                 p_rh = head_pointer(p_rel_q, i_b, i_h, stride_rb, stride_rh)
                 b_rel_q = load_rows(p_rh + first_row * stride_rn, o_q, stride_rn, D, BD)
-                p_high = p_rel_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
-                b_high = tl.dot(b_rel_q, tl.trans(load_rows(p_high, o_n, D, D, BD)), input_precision=PRECISION)
-                b_low = tl.dot(b_rel_q, tl.trans(load_rows(p_high - BN * D, o_n, D, D, BD)), input_precision=PRECISION)
-                b_s += shear(b_low, b_high, BN)
+                p_high = p_rel_vectors + (i_h.to(tl.int64) * length + (0 if PLACED else origin + o_x)) * D
+                p_for_keys = p_key_vectors
                 if KEY_VECTORS:
-                    p_for_keys = p_key_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
-                    b_s += key_scores(b_k, p_for_keys, BN, D, BD, PRECISION)
+                    p_for_keys += (i_h.to(tl.int64) * length + (0 if PLACED else origin + o_x)) * D
+                if PLACED:
+                    b_s += placed_relative_scores(
+                        b_rel_q, b_k, p_high, p_for_keys, p_places, p_packed, i_b, i_bits, i_tile * BM, i_column * BN,
+                        queries, keys, stride_places, origin, length, BN, D, BD, KEY_VECTORS, PRECISION,
+                    )  # fmt: skip
+                else:
+                    b_s += relative_scores(b_rel_q, b_k, p_high, p_for_keys, BN, D, BD, KEY_VECTORS, PRECISION)
                 b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
                 b_dp = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
             else:
                 b_s = tl.dot(b_k, tl.trans(b_q), b_s, input_precision=PRECISION)
                 b_dp = tl.dot(b_v, tl.trans(b_do), input_precision=PRECISION)
             b_s, b_slope = add_after_product(
-                b_s, p_rel_bias, p_pairs, i_b, i_h, i_tile * BM, i_column * BN, queries, keys,
-                stride_pb, stride_ph, stride_pm, stride_pn, origin, length, inv_scale, cap,
-                BM, BN, TRANSPOSED, REL_BIAS, CAP, PAIR_BIAS,
+                b_s, p_rel_bias, p_pairs, p_places, i_b, i_h, i_tile * BM, i_column * BN, queries, keys,
+                stride_pb, stride_ph, stride_pm, stride_pn, stride_places, origin, length, inv_scale, cap,
+                BM, BN, TRANSPOSED, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS,
             )  # fmt: skip
             b_s = b_s * scale - b_lse2
             if i_bits >= 0:
@@ -434,8 +484,13 @@ def dkdv_kernel(
             b_ds = (b_p * (b_dp - b_delta) * b_slope).to(b_q.dtype)
             if REL_VECTORS:
                 tl.store(p_ds + (i_ds_base + x) * (BM * BN) + o_m[:, None] * BN + o_n[None, :], b_ds)
-            if KEY_VECTORS:
-                p_for_keys = p_key_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
+            if KEY_VECTORS and PLACED:
+                b_i = query_places(p_places, i_b, i_tile * BM + o_m, queries, stride_places)
+                b_j = key_places(p_places, i_b, i_column * BN + o_n, queries, keys, stride_places)
+                b_dk = add_placed_rows(
+                    b_dk, tl.trans(b_ds), p_for_keys, b_j, b_i, origin, length, BN, D, BD, True, PRECISION
+                )
+            elif KEY_VECTORS:
                 b_upper, b_lower = load_rows(p_for_keys, o_n, D, D, BD), load_rows(p_for_keys - BN * D, o_n, D, D, BD)
                 b_dlow, b_dhigh = unshear_keys(b_ds.to(tl.float32), BN)
                 b_dk = tl.dot(b_dlow.to(b_ds.dtype), b_lower, b_dk, input_precision=PRECISION)
@@ -504,10 +559,11 @@ def d_rel_bias_kernel(
             b_lse2, b_delta = tl.load(p_lse2 + o_lse2), tl.load(p_delta + o_lse2)
             b_hash = hash_rows(p_seed, i_b, i_h, i_tile * BM + o_m + keys - queries) if DROPOUT else 0
             b_ds, _b_slope = tile_ds(
-                0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
-                i_b, i_h, i_bits, i_tile * BM, i_column * BN, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+                0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_pairs, p_packed,
+                i_b, i_h, i_bits, i_tile * BM, i_column * BN, queries, keys,
+                stride_pb, stride_ph, stride_pm, stride_pn, 0,
                 origin, length, scale, inv_scale, cap, threshold, keep_scale,
-                BM, BN, REL_BIAS, CAP, PAIR_BIAS, DROPOUT, PRECISION, PAIRS,
+                BM, BN, REL_BIAS, CAP, PAIR_BIAS, 0, DROPOUT, PRECISION, PAIRS,
             )  # fmt: skip
             b_sum += b_ds
     i_part = i_slot * instances + i_instance
@@ -524,16 +580,16 @@ def d_rel_bias_kernel(
 
 @triton.jit(do_not_specialize=[*SIZES, "shared_heads", "splits"])
 def d_pair_bias_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_seed, p_do, p_lse2, p_delta, p_out,
-    p_starts, p_tile, p_bits, p_packed,
+    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_places, p_seed, p_do, p_lse2, p_delta,
+    p_out, p_starts, p_tile, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn, stride_gb, stride_gh,
+    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn, stride_places, stride_gb, stride_gh,
     queries, keys, padded, heads, group_size, origin, length, lists, batches, shared_heads, splits,
     scale, inv_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, KEY_VECTORS: tl.constexpr, CAP: tl.constexpr,
-    PAIR_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
-    OVER_QUERIES: tl.constexpr,
+    PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, PAIRS: tl.constexpr, OVER_QUERIES: tl.constexpr,
 ):  # fmt: skip
     """d pair_bias = ds, summed over the `batches` rows of the batch and the `shared_heads` that share a number:
 
@@ -573,21 +629,27 @@ def d_pair_bias_kernel(
                     if REL_VECTORS:
                         p_rh = head_pointer(p_rel_q, i_b, i_h, stride_rb, stride_rh)
                         b_rel_q = load_rows(p_rh, o_q.to(tl.int64), stride_rn, D, BD)
-                        o_x = i_column * BN - i_row * BM
-                        p_high = p_rel_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
-                        b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
-                        b_high = tl.dot(b_rel_q, tl.trans(b_upper), input_precision=PRECISION)
-                        b_low = tl.dot(b_rel_q, tl.trans(b_lower), input_precision=PRECISION)
-                        b_start = shear(b_low, b_high, BN)
+                        o_x = 0 if PLACED else origin + i_column * BN - i_row * BM
+                        p_high = p_rel_vectors + (i_h.to(tl.int64) * length + o_x) * D
+                        p_for_keys = p_key_vectors
                         if KEY_VECTORS:
-                            p_for_keys = p_key_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
-                            b_start += key_scores(b_k, p_for_keys, BN, D, BD, PRECISION)
+                            p_for_keys += (i_h.to(tl.int64) * length + o_x) * D
+                        if PLACED:
+                            b_start = placed_relative_scores(
+                                b_rel_q, b_k, p_high, p_for_keys, p_places, p_packed, i_b, tl.load(p_bits + x),
+                                i_row * BM, i_column * BN, queries, keys, stride_places, origin, length,
+                                BN, D, BD, KEY_VECTORS, PRECISION,
+                            )  # fmt: skip
+                        else:
+                            b_start = relative_scores(
+                                b_rel_q, b_k, p_high, p_for_keys, BN, D, BD, KEY_VECTORS, PRECISION
+                            )
                     b_ds, _b_slope = tile_ds(
-                        b_start, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
+                        b_start, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_places, p_packed,
                         i_b, i_h, tl.load(p_bits + x), i_row * BM, i_column * BN, queries, keys,
-                        stride_pb, stride_ph, stride_pm, stride_pn,
+                        stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
                         origin, length, scale, inv_scale, cap, threshold, keep_scale,
-                        BM, BN, REL_BIAS, CAP, PAIR_BIAS, DROPOUT, PRECISION, PAIRS,
+                        BM, BN, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS, DROPOUT, PRECISION, PAIRS,
                     )  # fmt: skip
                     if OVER_QUERIES:
                         b_sum += tl.sum(b_ds, 0)
@@ -613,17 +675,18 @@ def relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, TILE: tl.con
 
 @triton.jit(do_not_specialize=SIZES)
 def dq_relative_kernel(
-    p_k, p_rel_vectors, p_ds, p_dq, p_drel_q, p_dq_parts, p_drel_q_parts,
+    p_k, p_rel_vectors, p_ds, p_places, p_dq, p_drel_q, p_dq_parts, p_drel_q_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_ds_index, p_ds_base,
-    stride_kb, stride_kh, stride_kn, queries, keys, heads, group_size, origin, length, grad_scale,
-    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
+    stride_kb, stride_kh, stride_kn, stride_places, queries, keys, heads, group_size, origin, length, grad_scale,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ADD: tl.constexpr, PLACED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq and d rel_q of a work item of one row of tiles, from ds; ADD adds to the sums of earlier columns."""
     i_b, i_h, i_bh, i_first, i_last, p_ds = relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, BM * BN)
     i_row = tl.load(p_row + tl.program_id(0))
     i_slot = tl.load(p_slot + tl.program_id(0))
     p_k = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
-    p_rel_vectors += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
+    p_rel_vectors += (i_h.to(tl.int64) * length + (0 if PLACED else origin - i_row * BM)) * D
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_dq = tl.zeros([BM, BD], tl.float32)
     b_drel_q = tl.zeros([BM, BD], tl.float32)
@@ -634,12 +697,19 @@ def dq_relative_kernel(
         b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
         o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
         b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-        p_high = p_rel_vectors + i_tile * BN * D
-        b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
         b_dq = tl.dot(b_ds, b_k, b_dq, input_precision=PRECISION)
-        b_low, b_high = unshear(b_ds.to(tl.float32), BN)
-        b_drel_q = tl.dot(b_low.to(b_ds.dtype), b_lower, b_drel_q, input_precision=PRECISION)
-        b_drel_q = tl.dot(b_high.to(b_ds.dtype), b_upper, b_drel_q, input_precision=PRECISION)
+        if PLACED:
+            b_i = query_places(p_places, i_b, i_row * BM + o_m, queries, stride_places)
+            b_j = key_places(p_places, i_b, i_tile * BN + o_n, queries, keys, stride_places)
+            b_drel_q = add_placed_rows(
+                b_drel_q, b_ds, p_rel_vectors, b_i, b_j, origin, length, BN, D, BD, False, PRECISION
+            )
+        else:
+            p_high = p_rel_vectors + i_tile * BN * D
+            b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
+            b_low, b_high = unshear(b_ds.to(tl.float32), BN)
+            b_drel_q = tl.dot(b_low.to(b_ds.dtype), b_lower, b_drel_q, input_precision=PRECISION)
+            b_drel_q = tl.dot(b_high.to(b_ds.dtype), b_upper, b_drel_q, input_precision=PRECISION)
     if i_slot >= 0:
         store_partial(p_dq_parts, i_slot, b_dq, BM, BD)
         store_partial(p_drel_q_parts, i_slot, b_drel_q, BM, BD)

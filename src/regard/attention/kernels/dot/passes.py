@@ -21,9 +21,20 @@ from ...call import LoweredCall
 from ...execution import mask_cache, tensor_cache
 from ...parts.mask import Mask
 from ...parts.positions import DistanceBias, RelativeVectors
-from ..launch import Launch, PairLayout, TileShape, align, compile_together, next_power, strides
+from ..launch import (
+    Launch,
+    PairLayout,
+    PlacedTable,
+    TileShape,
+    align,
+    compile_together,
+    next_power,
+    pack_places,
+    strides,
+)
 from ..tile_lists import TileLists, by_diagonal, tile_lists
 from .kernels import d_pair_bias_kernel, d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel
+from .placed import placed_bias_gradient
 from .relative import RelativeSchedule, relative_gradients, relative_schedule
 from .schedule import DotConfig, PassShapes, TileSchedule
 
@@ -94,8 +105,9 @@ class DotInputs:
         self.mask, self.seed = p.mask, p.seed
         rel_stride = None if rel_q is None else rel_q.stride()
         self.sink, self.pairs = None if p.sink is None else align(p.sink), p.pair_bias
-        layout = PairLayout.of(p.pair_bias)
-        key = (DotPlan, q.stride(), k.stride(), v.stride(), rel_stride, q.dtype, p.needs_grad, layout)
+        layout, placed = PairLayout.of(p.pair_bias), PlacedTable.of(p)
+        self.places = pack_places(p)
+        key = (DotPlan, q.stride(), k.stride(), v.stride(), rel_stride, q.dtype, p.needs_grad, layout, placed)
         plan = p.plan.values.get(key)
         addresses = q.data_ptr() | k.data_ptr() | v.data_ptr() | (0 if rel_q is None else rel_q.data_ptr())
         if plan is None or addresses & 15:
@@ -113,17 +125,31 @@ class DotInputs:
         self.rel_bias = self.rel_vectors = self.key_vectors = None
         if p.rel_bias is not None:  # slopes, or a table along lines in units of the scale, [heads, 8, length]
             table, zero, slopes = p.rel_bias
-            self.rel_bias = slopes.float() if slopes is not None else along_line(c, table.float() / c.scale, zero, 8)
+            if slopes is not None:
+                self.rel_bias = slopes.float()
+            elif placed is not None:
+                self.rel_bias = align(table.float())  # [heads, entries]
+            else:
+                self.rel_bias = along_line(c, table.float() / c.scale, zero, 8)
         if p.rel_vectors is not None:
-            line = along_line(c, p.rel_vectors.table, p.rel_vectors.zero, 1)[:, 0]
-            self.rel_vectors = pad_align(line, c.dtype).contiguous()
+            self.rel_vectors = self.arrange_vectors(p.rel_vectors.table, p.rel_vectors.zero)
         if p.key_vectors is not None:
-            line = along_line(c, self.apply_sign(p.key_vectors.table), p.key_vectors.zero, 1)[:, 0]
-            self.key_vectors = pad_align(line, c.dtype).contiguous()
+            self.key_vectors = self.arrange_vectors(self.apply_sign(p.key_vectors.table), p.key_vectors.zero)
+
+    def arrange_vectors(self, table: Tensor, zero: int) -> Tensor:
+        """Vectors by distance as kernels read them: along a line, or at explicit places as they are."""
+        c = self.config
+        rows = table if c.placed is not None else along_line(c, table, zero, 1)[:, 0]
+        return pad_align(rows, c.dtype).contiguous()
 
     def operands(self) -> tuple[Tensor | None, ...]:
         """What scores are computed from."""
-        return self.q, self.k, self.v, self.rel_bias, self.rel_q, self.rel_vectors, self.key_vectors
+        parts = (self.rel_bias, self.rel_q, self.rel_vectors, self.key_vectors, self.pairs, self.places)
+        return self.q, self.k, self.v, *parts
+
+    def plain_operands(self) -> tuple[Tensor | None, ...]:
+        """What scores without relative vectors are computed from."""
+        return self.q, self.k, self.v, self.rel_bias, self.pairs, self.places
 
     def schedule(self, make: Callable[[DotConfig, Mask], T]) -> T:
         """The schedule that `make` makes for the configuration and the mask, cached in the plan."""
@@ -141,7 +167,9 @@ def add_rel_vectors(p: LoweredCall) -> LoweredCall:
     """The call with relative vectors of zeros where keys have vectors by distance and queries have none."""
     if p.key_vectors is None or p.rel_vectors is not None:
         return p
-    return replace(p, rel_vectors=RelativeVectors(p.q, p.key_vectors.table[:, :1].detach() * 0.0, 0))
+    table, zero = p.key_vectors
+    table, zero = (table[:, :1], 0) if p.places is None else (table, zero)  # at places both have the same entries
+    return replace(p, rel_vectors=RelativeVectors(p.q, table.detach() * 0.0, zero))
 
 
 def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor | None) -> DotConfig:
@@ -151,24 +179,29 @@ def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor |
         p.grid, v.dtype, p.q.shape[1] // p.k.shape[1], q.shape[3], v.shape[3], steps, abs(p.scale) or 1.0,
         None if p.seed is None else p.dropout, 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2,
         p.rel_vectors is not None, p.exact_output, p.cap, p.sink is not None,
-        PairLayout.of(p.pair_bias), p.key_vectors is not None,
+        PairLayout.of(p.pair_bias), p.key_vectors is not None, PlacedTable.of(p),
     )  # fmt: skip
 
 
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output, in float32 where gradients need it, and log-sum-exp."""
     inputs = DotInputs(p)
-    plan, c = inputs.plan, inputs.config
-    if not plan.compiled:
-        compile_first(plan, p)
-    schedule = inputs.schedule(forward_schedule)
+    if not inputs.plan.compiled:
+        compile_first(inputs.plan, p)
+    output, lse = weighted_sums(inputs)
+    width = p.v.shape[-1]
+    return output if inputs.config.value_dim == width else output[..., :width].contiguous(), lse
+
+
+def weighted_sums(inputs: DotInputs) -> tuple[Tensor, Tensor]:
+    """Output, as wide as the kernels' values, and log-sum-exp."""
+    plan, schedule = inputs.plan, inputs.schedule(forward_schedule)
     output, lse = torch.empty(plan.output, dtype=plan.output_dtype, device=plan.device), plan.empty32(plan.rows)
     partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
-    tensors = (*inputs.operands(), inputs.pairs)
-    schedule.start(*tensors, inputs.sink, inputs.seed, output, lse, *partials)
+    schedule.start(*inputs.operands(), inputs.sink, inputs.seed, output, lse, *partials)
     if schedule.splits:
         schedule.merge_outputs(output, lse, *partials, inputs.sink)
-    return output if c.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
+    return output, lse
 
 
 def compile_first(plan: DotPlan, p: LoweredCall) -> None:
@@ -182,7 +215,7 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
     sizes, parts = (c.head_dim, c.value_dim, c.group_size), (c.dropout is None, c.rel_bias, c.rel_vectors)
-    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.pairs)
+    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.pairs, c.placed is None)
     compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, c.exact_output, needs_grad), run_both)
 
 
@@ -190,7 +223,7 @@ def forward_schedule(c: DotConfig, mask: Mask) -> TileSchedule:
     """Rows of tiles."""
     shape = c.shape(FORWARD)
     tiles = tile_lists(mask, c.grid, shape.rows, shape.columns)
-    ends = run_ends(tiles) if c.rel_vectors else None
+    ends = run_ends(tiles) if c.rel_vectors and c.placed is None else None
     return TileSchedule.over_lists(c, forward_kernel, shape, tiles, c.instances, p_run_end=ends)
 
 
@@ -206,20 +239,25 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
     p = add_rel_vectors(p)
     inputs = DotInputs(p)
-    plan, c = inputs.plan, inputs.config
-    grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), plan.output_dtype)
-    rows = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
-    inputs.schedule(delta_launch)(output, lse, *rows)
+    c = inputs.config
+    rows = row_sums(inputs, grad, output, lse)
     drel_bias = drel_q = drel_vectors = dpairs = dkey_vectors = None
     if p.rel_vectors is None:
         dq, (dk, dv) = query_gradient(inputs, rows), key_gradients(inputs, rows)
         if p.rel_bias is not None and p.needs_grad[4]:
-            drel_bias = rel_bias_gradient(inputs, rows, p.rel_bias)
+            if c.placed is None:
+                drel_bias = rel_bias_gradient(inputs, rows, p.rel_bias)
+            else:
+                drel_bias = placed_bias_gradient(inputs, rows, c.shape(D_REL_BIAS))
     else:
-        dq, dk, dv, drel_q, line, keys = relative_gradients(inputs, rows, inputs.schedule(dkdv_relative_schedule))
+        schedule = inputs.schedule(dkdv_relative_schedule)
+        dq, dk, dv, drel_q, drel_vectors, dkey_vectors = relative_gradients(inputs, rows, schedule)
+        if c.placed is None:
+            drel_vectors = fold_line(c, drel_vectors, p.rel_vectors.table.shape[1], p.rel_vectors.zero)
         if p.key_vectors is not None:
-            dkey_vectors = fold_line(c, inputs.apply_sign(keys), p.key_vectors.table.shape[1], p.key_vectors.zero)
-        drel_vectors = fold_line(c, line, p.rel_vectors.table.shape[1], p.rel_vectors.zero)
+            dkey_vectors = inputs.apply_sign(dkey_vectors)
+            if c.placed is None:
+                dkey_vectors = fold_line(c, dkey_vectors, p.key_vectors.table.shape[1], p.key_vectors.zero)
     if p.pair_bias is not None and p.needs_grad[7]:
         dpairs = pair_bias_gradient(inputs, rows, lse, p.pair_bias)
     dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
@@ -233,6 +271,15 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors]
 
 
+def row_sums(inputs: DotInputs, grad: Tensor, output: Tensor, lse: Tensor) -> OutputGrad:
+    """d output in the layout of the kernels, with lse in base 2 and δ of every row."""
+    plan = inputs.plan
+    grad, output = pad_align(grad.contiguous(), plan.dtype), pad_align(output.contiguous(), plan.output_dtype)
+    rows = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
+    inputs.schedule(delta_launch)(output, lse, *rows)
+    return rows
+
+
 def delta_launch(c: DotConfig, mask: Mask) -> Launch:
     """lse in base 2 and δ of every row."""
     sizes = {"DV": c.value_dim, "BDV": next_power(c.value_dim), "BM": DELTA_ROWS}
@@ -243,7 +290,7 @@ def delta_launch(c: DotConfig, mask: Mask) -> Launch:
 def query_gradient(inputs: DotInputs, rows: OutputGrad) -> Tensor:
     """dq."""
     schedule, dq = inputs.schedule(dq_schedule), inputs.plan.empty(inputs.plan.queries)
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed, *rows)
+    tensors = (*inputs.plain_operands(), inputs.seed, *rows)
     schedule.sum_lists(tensors, (dq,), schedule.shape.rows, inputs.config.scale)
     return dq
 
@@ -261,8 +308,7 @@ def key_gradients(inputs: DotInputs, rows: OutputGrad) -> tuple[Tensor, Tensor]:
     front = (c.grid.batch, c.grid.heads // heads, c.grid.keys)
     empty = plan.empty if heads == c.group_size else plan.empty32
     dk, dv = empty((*front, c.head_dim)), empty((*front, c.value_dim))
-    tensors = (*inputs.operands(), inputs.pairs)
-    tensors = (*tensors, inputs.seed, *rows)
+    tensors = (*inputs.operands(), inputs.seed, *rows)
     schedule.sum_lists(tensors, (dk, dv), schedule.shape.columns, extra=(None, None))
     return dk, dv
 
@@ -335,8 +381,7 @@ def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: T
         lists=tiles.lists, batches=c.grid.batch // batch, shared_heads=c.grid.heads // heads, splits=splits,
         OVER_QUERIES=over_queries, **shape.arguments(), **c.arguments(),
     )  # fmt: skip
-    tensors = (*inputs.operands(), inputs.pairs)
-    launch(*tensors, inputs.seed, *rows, out)
+    launch(*inputs.operands(), inputs.seed, *rows, out)
     return out
 
 

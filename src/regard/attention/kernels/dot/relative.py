@@ -12,7 +12,7 @@ columns of keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,8 +21,9 @@ from torch import Tensor
 
 from ...parts.mask import Mask
 from ..launch import TileShape
-from ..tile_lists import TileLists, WorkItems, split_ranges, tile_lists
+from ..tile_lists import TileLists, renumber, split_ranges, tile_lists
 from .kernels import d_key_vectors_kernel, d_rel_vectors_kernel, dkdv_kernel, dq_relative_kernel
+from .placed import add_placed_vectors, order_by_entry
 from .schedule import DotConfig, TileSchedule, split_limit
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class RelativeSchedule(NamedTuple):
     diagonals: int
     first: int
     accumulates: bool  # whether a row of tiles is the sum of several chunks
+    by_row: TileLists
+    row_order: OrderedTiles
 
 
 def relative_schedule(c: DotConfig, mask: Mask, shape: TileShape) -> RelativeSchedule:
@@ -174,7 +177,7 @@ def relative_schedule(c: DotConfig, mask: Mask, shape: TileShape) -> RelativeSch
         )  # fmt: skip
     accumulates = any(chunk.first for chunk in chunks)
     first = c.origin - (by_row.lists - 1) * shape.rows
-    return RelativeSchedule(schedules, shape, diagonal_order.lists, first, accumulates)
+    return RelativeSchedule(schedules, shape, diagonal_order.lists, first, accumulates, by_row, row_order)
 
 
 def dkdv_schedule(
@@ -194,7 +197,7 @@ def dq_schedule(
     begin, end = order.between(groups, chunk.first, chunk.last)
     limit = NO_LIMIT if adds else 2 * split_limit(c, int((end - begin).sum()))
     items = renumber(split_ranges(begin, end, limit), instances)
-    light = shape._replace(warps=4, stages=2)  # little work on each tile: the kernel waits for memory
+    light = shape._replace(warps=4 if c.placed is None else 8, stages=2)  # little work: the kernel waits for memory
     return TileSchedule(c, dq_relative_kernel, light, items, {"p_ds_base": base, "ADD": adds, **order.arguments()})
 
 
@@ -210,37 +213,57 @@ def diagonal_schedule(
     return TileSchedule(c, kernel, light, items, {"p_ds_base": base, "tile_rows": rows, **order.arguments()})
 
 
-def renumber(items: WorkItems, instances: Tensor, first: int = 0) -> WorkItems:
-    """Work items whose groups index `instances` and whose rows begin at `first`, with the groups and rows meant."""
-    split_rows = items.split_rows.clone()
-    split_rows[:, 0] = instances[split_rows[:, 0].long()].int()
-    split_rows[:, 1] += first
-    group = instances[items.group.long()].int()
-    return items._replace(group=group, row=items.row + first, split_rows=split_rows)
-
-
 def relative_gradients(inputs: DotInputs, rows: OutputGrad, relative: RelativeSchedule) -> tuple[Tensor, ...]:
-    """dq, dk and dv (for each query head), d rel_q, and d rel_vectors and d key_vectors along lines,
-    `[heads, length, d]` each; the last is empty without vectors for keys."""
+    """dq, dk and dv (for each query head), d rel_q, and d rel_vectors and d key_vectors along lines (at explicit places
+    as tables), `[heads, length, d]` each; the last is empty without vectors for keys."""
     c, plan = inputs.config, inputs.plan
     empty = plan.empty if c.group_size == 1 else plan.empty32
     dk, dv = empty((*c.front, c.grid.keys, c.head_dim)), empty((*c.front, c.grid.keys, c.value_dim))
     zeros = lambda size: torch.zeros(size, dtype=torch.float32, device=plan.device)  # noqa: E731
     dq, drel_q = ((zeros if relative.accumulates else plan.empty)(plan.queries) for _ in range(2))
     line, key_line = (zeros((c.grid.heads, n, c.head_dim)) for n in (c.length, c.length if c.key_vectors else 0))
-    size, count = relative.shape.rows, relative.diagonals * relative.shape.rows
+    size = relative.shape.rows
     ds = plan.empty((max(x.tiles for x in relative.chunks), size * size))
-    halves = plan.empty32((max(x.chunk.heads * x.chunk.rows for x in relative.chunks), 2 * count * c.head_dim))
-    tensors = (*inputs.operands(), inputs.pairs, inputs.seed, *rows)
-    for chunk, base, _, by_column, by_row, by_diagonal, keys_by_diagonal in relative.chunks:
-        by_column.sum_lists(tensors, (dk, dv), size, extra=(ds, base))
-        by_row.sum_lists((inputs.k, inputs.rel_vectors, ds), (dq, drel_q), size, c.scale)
-        by_diagonal.start(inputs.rel_q, ds, halves)
-        add_halves(line, halves, chunk, relative)
-        if keys_by_diagonal is not None:
-            keys_by_diagonal.start(inputs.k, ds, halves)
-            add_halves(key_line, halves, chunk, relative)
+    tensors = (*inputs.operands(), inputs.seed, *rows)
+    by_distance = sum_diagonals if c.placed is None else sum_entries
+    add_vectors = by_distance(inputs, relative, ds, line, key_line)
+    for x in relative.chunks:
+        x.dkdv.sum_lists(tensors, (dk, dv), size, extra=(ds, x.base))
+        x.dq.sum_lists((inputs.k, inputs.rel_vectors, ds, inputs.places), (dq, drel_q), size, c.scale)
+        add_vectors(x)
     return dq, dk, dv, drel_q, line, key_line
+
+
+def sum_diagonals(
+    inputs: DotInputs, relative: RelativeSchedule, ds: Tensor, line: Tensor, key_line: Tensor
+) -> Callable[[ChunkSchedule], None]:
+    """What adds a chunk's gradients of the vectors, from its ds, to their lines: diagonal by diagonal of tiles."""
+    count = relative.diagonals * relative.shape.rows
+    most = max(x.chunk.heads * x.chunk.rows for x in relative.chunks)
+    halves = inputs.plan.empty32((most, 2 * count * inputs.config.head_dim))
+
+    def add(x: ChunkSchedule) -> None:
+        x.d_rel_vectors.start(inputs.rel_q, ds, halves)
+        add_halves(line, halves, x.chunk, relative)
+        if x.d_key_vectors is not None:
+            x.d_key_vectors.start(inputs.k, ds, halves)
+            add_halves(key_line, halves, x.chunk, relative)
+
+    return add
+
+
+def sum_entries(
+    inputs: DotInputs, relative: RelativeSchedule, ds: Tensor, table: Tensor, key_table: Tensor
+) -> Callable[[ChunkSchedule], None]:
+    """The same at explicit places: block by block of a table's entries."""
+    tiles = order_by_entry(inputs, relative.by_row, relative.row_order, relative.shape.rows)
+
+    def add(x: ChunkSchedule) -> None:
+        add_placed_vectors(inputs, table, ds, x.base, x.chunk, tiles, relative, False)
+        if inputs.config.key_vectors:
+            add_placed_vectors(inputs, key_table, ds, x.base, x.chunk, tiles, relative, True)
+
+    return add
 
 
 def add_halves(line: Tensor, halves: Tensor, chunk: Chunk, relative: RelativeSchedule) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...dropout import keep_scale, threshold
 from ...parts.mask import PairGrid
-from ..launch import LOG2E, Launch, PairLayout, ShapeTable, TileShape, multiprocessors, next_power
+from ..launch import LOG2E, Launch, PairLayout, PlacedTable, ShapeTable, TileShape, multiprocessors, next_power
 from ..tile_lists import TileLists, WorkItems, split_ranges
 from .kernels import merge_kernel, sum_splits_kernel
 
@@ -33,7 +33,7 @@ class PassShapes(NamedTuple):
 
 
 class DotConfig(NamedTuple):
-    """What decides how a problem is run, beside its mask and the contents of its tensors."""
+    """What decides how a problem is run, besides its mask and the contents of its tensors."""
 
     grid: PairGrid
     dtype: torch.dtype
@@ -50,14 +50,22 @@ class DotConfig(NamedTuple):
     sink: bool = False
     pairs: PairLayout | None = None  # of a bias by pair
     key_vectors: bool = False  # which run with relative vectors only
+    placed: PlacedTable | None = None  # where parts by distance are read at explicit places
 
     @property
     def origin(self) -> int:
-        return self.padded_queries + LINE_STEP  # so that shifted copies of a line lose nothing
+        """The entry of distance 0, or of j − row = 0 along a line."""
+        # so that shifted copies of a line lose nothing
+        return self.padded_queries + LINE_STEP if self.placed is None else self.placed.zero
 
     @property
     def length(self) -> int:
-        return self.origin + -(-self.grid.keys // LINE_STEP) * LINE_STEP
+        """Entries of a table, or of a line."""
+        return self.origin + self.padded_keys if self.placed is None else self.placed.entries
+
+    @property
+    def padded_keys(self) -> int:
+        return -(-self.grid.keys // LINE_STEP) * LINE_STEP
 
     @property
     def padded_queries(self) -> int:
@@ -93,7 +101,10 @@ class DotConfig(NamedTuple):
             **dict(zip(PAIR_STRIDES, (0,) * 4 if self.pairs is None else self.pairs.strides, strict=True)),
             threshold=threshold(self.dropout or 0.0), keep_scale=keep_scale(self.dropout or 0.0) if drops else 1.0,
             D=self.head_dim, BD=next_power(self.head_dim), DV=self.value_dim, BDV=next_power(self.value_dim),
-            REL_BIAS=self.rel_bias, REL_VECTORS=self.rel_vectors, KEY_VECTORS=self.key_vectors, DROPOUT=drops,
+            stride_places=grid.queries + grid.keys if self.placed is not None and self.placed.by_batch else 0,
+            PLACED=self.placed is not None, PLACED_BIAS=0 if self.placed is None else self.rel_bias,
+            REL_BIAS=self.rel_bias if self.placed is None else 0, REL_VECTORS=self.rel_vectors,
+            KEY_VECTORS=self.key_vectors, DROPOUT=drops,
             CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, SINK=self.sink,
             PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
         )  # fmt: skip

@@ -191,7 +191,7 @@ def delta_kernel(
     stride_db, stride_dn, stride_ob, stride_on, stride_lb, stride_lh, stride_ln,
     HEADS: tl.constexpr, DV: tl.constexpr, BH: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """What backward reads of a query beside its features, `[queries, 2, heads]`: lse in base 2, and δ = Σ o·do."""
+    """What backward reads of a query besides its features, `[queries, 2, heads]`: lse in base 2, and δ = Σ o·do."""
     i_b = tl.program_id(2)
     o_n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
     o_h = tl.program_id(1) * BH + tl.arange(0, BH)

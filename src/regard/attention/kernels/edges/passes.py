@@ -72,12 +72,12 @@ def covers(p: LoweredCall) -> str | None:
     """Why these kernels cannot run the problem; None when they can."""
     if not isinstance(p.mask, Edges):
         return "the mask is not a graph: Edges(edge_index) alone"
-    if p.rel_vectors is not None:
-        return "relative vectors along edges have no kernel"
+    if p.rel_vectors is not None or p.key_vectors is not None:
+        return "vectors by distance along edges have no kernel"
+    if p.cap is not None:
+        return "a cap along edges has no kernel"
     if p.numbers is not None and (p.rel_bias is not None or p.seed is not None):
         return "distances and dropout of a part of a graph have no kernel"
-    if p.cap is not None or p.pair_bias is not None:
-        return "a cap and a bias by pair along edges have no kernel"
     if any(x.dtype == torch.float64 for x in (p.q, p.k, p.v)):
         return "float64 has no kernel"
     if max(p.q.shape[3], p.v.shape[3]) > MAX_HEAD_DIM:

@@ -88,7 +88,7 @@ COMPARISON = Step(
                 Bilingual("distant words: layers that connect all", "长距离：连通所有词需要的层数"),
                 Bilingual("reading: weight that is not where the effect is", "可解释性：与实际作用不符的权重"),
                 Bilingual("work: multiplications for a sentence", "计算量：一句话的乘法次数"),
-                Bilingual("sequences: bags correct at the worst size", "序列：最不利长度下的正确率"),
+                Bilingual("sequences: bags correct at the worst size", "序列：最不利长度下的准确率"),
             ),
             COLUMNS,
             links="links",
@@ -107,7 +107,7 @@ COMPARISON = Step(
             Bilingual(
                 "Tested at other sizes than in training, attention is right in at least {accuracy}, the fully "
                 "connected network in as little as {fixed_accuracy}.",
-                "换成训练时没有的长度，注意力的正确率不低于 {accuracy}，全连接网络最低只有 {fixed_accuracy}。",
+                "换成训练时没有的长度，注意力的准确率不低于 {accuracy}，全连接网络最低只有 {fixed_accuracy}。",
             ),
             lambda result: float(result["accuracy"][:-1]) > float(result["fixed_accuracy"][:-1]),
         ),
@@ -188,7 +188,7 @@ QUERY_TABLE = Step(
             Bilingual(
                 "Attention finds the value that is asked for in {selection}, the fully connected network in "
                 "{fixed_selection}.",
-                "问什么取什么：注意力的正确率是 {selection}，全连接网络是 {fixed_selection}。",
+                "问什么取什么：注意力的准确率是 {selection}，全连接网络是 {fixed_selection}。",
             ),
             lambda result: float(result["selection"][:-1]) > float(result["fixed_selection"][:-1]),
         ),

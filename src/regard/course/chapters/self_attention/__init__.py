@@ -14,7 +14,7 @@ __all__ = ["CHAPTER"]
 CHAPTER = Chapter(
     number=5,
     name="self-attention",
-    title=Bilingual("Self-attention, whole", "完整的自注意力"),
+    title=Bilingual("Self-attention in full", "完整的自注意力"),
     lead=Bilingual(
         "Three vectors, many heads, positions, cost and what weights explain.",
         "三个向量、多头、位置、开销，以及权重能解释什么。",

@@ -210,7 +210,7 @@ OUTPUT_COUNTS = Step(
     claim=Bilingual(
         "There are three kinds of tasks on a set of N vectors: a label for each vector (tagging), one label for the "
         "whole set (sentiment, a spoken word), and a sequence whose length M the model decides (translation).",
-        "输入 N 个向量的任务有三类：每个向量一个标签（词性标注），整个集合一个标签（情感分析、语音单词），"
+        "输入 N 个向量的任务有三类：每个向量一个标签（词性标注），整个集合一个标签（情感分析、单词语音识别），"
         "以及长度 M 由模型自己决定的序列（机器翻译）。",
     ),
     task=Bilingual(

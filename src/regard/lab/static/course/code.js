@@ -1,8 +1,8 @@
 // The NumPy of a step with the reader's values in it, which can be edited there; its numbers; and the same in Regard.
 import { copyButton } from "lab/controls.js";
-import { fill, h } from "lab/dom.js";
+import { fill, h, scientific } from "lab/dom.js";
 import { numberField } from "lab/course/controls.js";
-import { scientific, shortNumber } from "lab/course/labels.js";
+import { shortNumber } from "lab/course/labels.js";
 
 const MOST_FIELDS = 64, MOST_NUMBERS = 12;
 const PYTHON = /(#.*)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(for|in|if|else|return|def|lambda|import|from|as|not|and|or|None|True|False|while|is)\b|\b(\d+(?:\.\d*)?(?:e[-+]?\d+)?)\b|\b([A-Za-z_]\w*)(?=\()/g;

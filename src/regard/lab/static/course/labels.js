@@ -1,5 +1,5 @@
 // Labels, colours and short numbers for pictures and controls of the course.
-import { formatBrief, h } from "lab/dom.js";
+import { formatBrief, h, scientific } from "lab/dom.js";
 
 // The labels of a picture: texts in both languages, or the name of a list of strings in the result.
 export function readLabels(lab, labels, result) {
@@ -19,10 +19,4 @@ export function shortNumber(x) {
   if (typeof x !== "number") return String(x);
   if (Number.isInteger(x) && Math.abs(x) < 1e9) return x.toLocaleString("en").replace("-", "−");
   return Math.abs(x) >= 1e5 ? scientific(x.toExponential(1)) : Math.abs(x) < 5e-4 ? scientific(x.toExponential(1)) : formatBrief(x, Math.abs(x) >= 10 ? 2 : 3);
-}
-// "1.2e-5" as 1.2·10⁻⁵.
-export function scientific(words) {
-  const [mantissa, power] = String(words).replaceAll("−", "-").split(/e/i);
-  if (power === undefined || Number(mantissa) === 0) return power === undefined ? String(words).replace("-", "−") : "0";
-  return `${mantissa.replace("-", "−")}·10${[...String(Number(power))].map(digit => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]).join("")}`;
 }

@@ -1,5 +1,5 @@
 // Curves over an axis, linear or logarithmic; the pointer reads the values at the nearest point.
-import { formatBrief, h, s } from "lab/dom.js";
+import { formatBrief, h, s, scientific } from "lab/dom.js";
 
 const COLOURS = ["var(--query)", "var(--key)", "var(--value)", "var(--output)", "var(--accent)", "var(--soft)"];
 
@@ -32,7 +32,7 @@ export function drawLines(host, result, lab, step) {
     host.replaceChildren(h("p", { class: "keys" }, series.map(one => h("span", {}, h("i", { style: { background: one.colour } }), one.label))), chart, readout);
   });
 }
-const short = x => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? Number(x.toPrecision(3)).toExponential().replace("e+", "e").replaceAll("-", "−") : Number(x.toPrecision(4)).toLocaleString("en").replace("-", "−");
+const short = x => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? scientific(Number(x.toPrecision(3)).toExponential()) : Number(x.toPrecision(4)).toLocaleString("en").replace("-", "−");
 
 // From a value to a pixel, with ticks that are round numbers.
 function makeScale(values, log, from, to, withZero = false) {

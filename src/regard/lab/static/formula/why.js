@@ -1,7 +1,7 @@
 // How one number of the formula is computed, with its operands.
-import { formatBrief, formatExact, h, topEntries } from "lab/dom.js";
+import { formatBrief, formatExact, formatShort, h, scientific, topEntries } from "lab/dom.js";
 
-const x = (value, role = "") => h("b", { class: role }, formatExact(value)), line = (...parts) => h("p", { class: "sum", translate: "no" }, parts);
+const x = (value, role = "") => h("b", { class: role, title: formatExact(value), "data-value": value }, formatShort(value, 4)), line = (...parts) => h("p", { class: "sum", translate: "no" }, parts);
 const table = (head, rows) => h("div", { class: "table-scroll" }, h("table", { class: "numbers" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
 const LETTERS = { q: "query", k: "key", v: "value" };
 
@@ -16,13 +16,13 @@ export function explain(page, { what, j: place, n: dimension }) {
     v: () => [h("p", {}, t("isV", n, k)), line(`v[${n}] = `, x(row.v.data[j * wide + n], "value")), projected(page, "v", page.place(j), n), h("p", {}, t("inOutput")),
       line(x(now.weight[j]), " × ", x(row.v.data[j * wide + n], "value"), " = ", x(Math.fround(now.weight[j] * row.v.data[j * wide + n]), "output"))],
     raw: () => [h("p", {}, t("isRaw", q, k)), products(page, j), line(x(row.raw.data[j]))],
-    scaled: () => [h("p", {}, t("isScaled")), line(x(row.raw.data[j]), " × ", formatExact(page.edits.scale ?? row.scale ?? 1), " = ", x(now.scaled[j]))],
+    scaled: () => [h("p", {}, t("isScaled")), line(x(row.raw.data[j]), " × ", x(page.edits.scale ?? row.scale ?? 1), " = ", x(now.scaled[j]))],
     position: () => [h("p", {}, t("isPosition", page.one.position?.line ?? "")), line(x(row.position.data[j])), line(page.one.position?.formula ?? "")],
     score: () => off ? masked() : [h("p", {}, own ? t("isOwn") : t("isScore")), own ? line(x(now.score[j])) : line(x(now.scaled[j]), row.position ? [" + ", x(row.position.data[j])] : "", " = ", x(now.score[j]))],
     weight: () => off ? [...masked(), line("0")] : row.lse === null ? [h("p", {}, t("edited")), line(x(row.weight.data[j]))] : page.changed ? [h("p", {}, t("isSoftmax", formatBrief(page.edits.temperature, 2))), line(x(now.weight[j]))]
       : [h("p", {}, t("isWeight")), line("e^(", x(row.score.data[j]), " − ", x(row.lse), ") = ", x(row.weight.data[j]))],
     output: () => [h("p", {}, t("isOutput", n, q)), shares(page, n), page.changed ? [h("p", {}, t("beforeEdit")), line(x(row.output.data[n], "output")), h("p", {}, t("afterEdit")), line(x(now.output[n], "output"))]
-      : [h("p", {}, t("executed")), line(x(row.output.data[n], "output")), h("p", {}, t("difference")), line(Math.abs(row.output.data[n] - row.mixed.data[n]).toExponential(1))]],
+      : h("dl", { class: "ran-as" }, h("dt", {}, t("executed")), h("dd", {}, x(row.output.data[n], "output")), h("dt", {}, t("difference")), h("dd", { translate: "no" }, scientific(Math.abs(row.output.data[n] - row.mixed.data[n]).toExponential(1))))],
   };
   const masked = () => [h("p", {}, page.edits.masks.get(j) ? t("isOwnMask") : t("isMasked", page.one.mask?.line ?? "")), what === "score" ? line("−∞") : null];
   return makers[what]();
@@ -37,12 +37,12 @@ function projected(page, letter, token, n) {
     table([h("th", {}, t("step")), h("th", { translate: "no" }, "x"), h("th", { translate: "no" }, "W", h("sub", {}, letter)), h("th", {}, t("product"))],
       [...top.map(({ index: c }) => h("tr", {}, h("td", { class: "number" }, c), h("td", { class: "number" }, formatBrief(input[c], 4)), h("td", { class: `number ${LETTERS[letter]}` }, formatBrief(weight.data[n * size + c], 4)), h("td", { class: "number" }, formatBrief(terms[c], 4)))),
         h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("otherDims", size - top.length)), h("td", { class: "number" }, formatBrief(sum - listed, 4))), h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("biasTerm")), h("td", { class: "number" }, formatBrief(bias, 4))),
-        h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: `number ${LETTERS[letter]}` }, formatBrief(sum + bias, 5)))])];
+        h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: `number ${LETTERS[letter]}` }, formatBrief(sum + bias, 4)))])];
 }
 const bend = (row, sum) => row.activation === "leaky_relu" ? (sum > 0 ? sum : sum * row.slope) : Math.tanh(sum);
 function bent(row, j, n) {
   const k = row.k.data[j * row.k.shape[1] + n];
-  return `${formatExact(row.additive.data[n])} × ${row.activation === "leaky_relu" ? "LeakyReLU" : "tanh"}(${formatExact(row.q.data[n])} + ${formatExact(k)}) = ${formatBrief(row.additive.data[n] * bend(row, row.q.data[n] + k), 5)}`;
+  return `${formatShort(row.additive.data[n], 4)} × ${row.activation === "leaky_relu" ? "LeakyReLU" : "tanh"}(${formatShort(row.q.data[n], 4)} + ${formatShort(k, 4)}) = ${formatBrief(row.additive.data[n] * bend(row, row.q.data[n] + k), 4)}`;
 }
 // The products of one score with their cumulative sum; the largest ones, the others together.
 function products(page, j) {
@@ -60,6 +60,6 @@ function shares(page, n) {
   const rows = top.map(({ index: j }) => { sum += parts[j]; return h("tr", {}, h("td", { translate: "no", class: "key" }, page.name(j)), h("td", { class: "number" }, formatBrief(now.weight[j], 4)), h("td", { class: "number value" }, formatBrief(row.v.data[j * wide + n], 4)), h("td", { class: "number" }, formatBrief(parts[j], 4))); });
   const others = page.one.keys - top.length;
   if (others > 0) rows.push(h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("otherDims", others)), h("td", { class: "number" }, formatBrief(whole - sum, 4))));
-  rows.push(h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: "number output" }, formatBrief(whole, 5))));
+  rows.push(h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: "number output" }, formatBrief(whole, 4))));
   return table([h("th", {}, t("colKey")), h("th", {}, t("colWeight")), h("th", { translate: "no" }, "v"), h("th", {}, t("product"))], rows);
 }

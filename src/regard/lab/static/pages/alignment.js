@@ -4,6 +4,7 @@ import { formatExact, fill, untranslated, h, numeral, formatPercent, visibleText
 import { modelInput } from "lab/inputs.js";
 import { attentionLines } from "lab/attention_lines.js";
 import { heatMap } from "lab/heat_map.js";
+import { beamTree, endOf, pathOf } from "lab/beam_tree.js";
 import { fold, stage } from "lab/stage.js";
 import { tokenStrip } from "lab/token_strip.js";
 
@@ -15,7 +16,7 @@ export const text = {
     look: (query, key, share, where) => `“${query}” attends most to “${key}”: ${share} of its weight (${where}).`, ofMean: layer => `mean of all heads of layer ${layer}`, ofHead: (layer, head) => `layer ${layer}, head ${head}`, output: "Output", source: "Source", bipartite: "What each output token attends to", mean: "mean",
     leadSound: "This model transcribes audio: the columns are seconds of the recording.", ownText: "Your own transcript (optional)", orientationSound: "Rows = output tokens (the query is at the position before), columns = seconds of the recording, each row sums to 1.", orientationSilence: "Rows = output tokens (the query is at the position before), columns = seconds of the recording; each row sums to 1 together with its weight on the padding after the recording.", outside: "weight on the padding", unknownChance: "unknown: the model has no output head",
     target: "Your own translation (optional)", beams: "Beams", meanHeads: "mean of all heads", shownAs: "Show", weights: "weights", norms: "norm-weighted",
-    search: "Beam search", searchHow: "At each step, the continuations of all hypotheses are ranked by Σ ln p. The best continue, complete ones are kept, the rest are dropped.", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished hypotheses", finishedHow: "Score: Σ ln p ÷ tokens. The first hypothesis is the output.", stepLabel: "Step of the search",
+    search: "Beam search", searchHow: "Each column is a step: the continuations of all hypotheses, the best by Σ ln p on top. A line is as wide as the probability of its token; faint ones were dropped, a dot ends a hypothesis. Click a token to read that far.", tree: "Beam search as a tree", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished hypotheses", finishedHow: "Score: Σ ln p ÷ tokens. The first hypothesis is the output.", stepLabel: "Step of the search",
     runs: "continues", ends: "finished", dropped: "dropped", soFar: "hypothesis", newToken: "new token", logProb: "ln p", total: "Σ ln p", status: "status", score: "score", forced: "The decoder is forced to produce your text (teacher forcing). The probabilities are the model's own for each token.", ofModel: "Use the model's output",
     map: "Cross-attention", reads: "Attention to the source", orientationHere: "Rows = output tokens (the query is at the position before), columns = source tokens, each row sums to 1.", orientationNorms: "Rows = output tokens, columns = source tokens; cells are ‖weight · value · W_O‖, the norm of what each source token adds. Rows do not sum to 1.",
     probability: "probability of the output token", strip: "Output tokens", norm: "norm-weighted", lengthOf: "length", noNorms: "The norms are not available: the output projection of this model is unknown.",
@@ -25,7 +26,7 @@ export const text = {
     look: (query, key, share, where) => `“${query}”最关注“${key}”，给了它 ${share} 的权重（${where}）。`, ofMean: layer => `第 ${layer} 层所有头的平均`, ofHead: (layer, head) => `第 ${layer} 层的头 ${head}`, output: "输出", source: "源文本", bipartite: "每个输出词元关注什么", mean: "平均",
     leadSound: "此模型转写音频：列是录音的时间（秒）。", ownText: "你自己的转写文本（可选）", orientationSound: "行 = 输出词元（查询位于前一个位置），列 = 录音的时间（秒），每行之和为 1。", orientationSilence: "行 = 输出词元（查询位于前一个位置），列 = 录音的时间（秒）；每行加上录音之后填充部分的权重，和为 1。", outside: "填充部分的权重", unknownChance: "未知：模型没有输出头",
     target: "你自己的译文（可选）", beams: "束宽", meanHeads: "所有头的平均", shownAs: "显示", weights: "权重", norms: "按范数加权",
-    search: "束搜索", searchHow: "每一步把所有假设的续写按 Σ ln p 排序。最好的继续，已结束的保留，其余丢弃。", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "已完成的假设", finishedHow: "得分：Σ ln p ÷ 词元数。第一条是输出。", stepLabel: "搜索步骤",
+    search: "束搜索", searchHow: "每列是一步：所有假设的续写按 Σ ln p 从上到下排序。线宽表示该词元的概率；浅色的已被丢弃，圆点表示假设结束。点击一个词元，可以看到那一步为止的注意力。", tree: "束搜索树", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "已完成的假设", finishedHow: "得分：Σ ln p ÷ 词元数。第一条是输出。", stepLabel: "搜索步骤",
     runs: "继续", ends: "结束", dropped: "丢弃", soFar: "假设", newToken: "新词元", logProb: "ln p", total: "Σ ln p", status: "状态", score: "得分", forced: "解码器按你的文本逐词元生成（teacher forcing）；概率是模型对每个词元给出的概率。", ofModel: "使用模型的输出",
     map: "交叉注意力", reads: "对源文本的注意力", orientationHere: "行 = 输出词元（查询位于前一个位置），列 = 源词元，每行之和为 1。", orientationNorms: "行 = 输出词元，列 = 源词元；格中是 ‖权重 · 值 · W_O‖，即每个源词元所加向量的范数。各行之和不为 1。",
     probability: "输出词元的概率", strip: "输出词元", norm: "按范数加权", lengthOf: "长度", noNorms: "无法计算范数：此模型的输出投影未知。",
@@ -73,19 +74,12 @@ export function keep() {
   return heads.slice(0, 60).map(choice => ({ path: "alignment/read", body: { ...body, ...choice } }));
 }
 
-// The tokens of a hypothesis, collected backwards through its parents.
-function traced(steps, step, place) {
-  const tokens = [], pieces = [];
-  for (let at = step, one = steps[step][place]; one; at--) {
-    tokens.unshift(one.token), pieces.unshift(one.piece);
-    one = at ? steps[at - 1].find(held => held.slot === one.parent) : null;
-  }
-  return { tokens, pieces };
-}
+// The tokens of a hypothesis.
+const traced = (steps, step, place) => pathOf(steps, step, place).map(([at, n]) => steps[at][n].token);
 function chosenTokens(found, state) {
   if (state.step === undefined) return (found.finished[Number(state.beam ?? 0)] ?? found.finished[0]).tokens;
   const step = Math.min(Number(state.step), found.steps.length - 1), place = Math.min(Number(state.beam ?? 0), found.steps[step].length - 1);
-  return traced(found.steps, step, place).tokens;
+  return traced(found.steps, step, place);
 }
 
 function searchCard(lab, found, onPick, again) {
@@ -100,8 +94,9 @@ function searchCard(lab, found, onPick, again) {
   lab.signal.addEventListener("abort", stop);
   function go(to, beam, playing = false) {
     if (!playing) stop();
-    step = to, lab.set({ step: to, beam }), draw(), onPick(to === null ? found.finished[beam].tokens : traced(steps, to, beam).tokens);
+    step = to, lab.set({ step: to, beam }), draw(), onPick(to === null ? found.finished[beam].tokens : traced(steps, to, beam));
   }
+  const tree = beamTree(lab, steps, { label: t("tree"), status: name => t(name), onPick: (at, place) => go(at, place) });
   const pick = (words, on, pressed) => h("button", { type: "button", class: "beam-text", "aria-pressed": pressed, onclick: on }, untranslated(words));
   function draw() {
     const beam = Number(lab.state.beam ?? 0), focus = table.contains(document.activeElement);
@@ -110,14 +105,17 @@ function searchCard(lab, found, onPick, again) {
     const head = columns => h("thead", {}, h("tr", {}, columns.map(one => h("th", { scope: "col" }, one))));
     if (step === null) fill(table, h("table", { class: "numbers" }, h("caption", {}, t("finishedHow")), head([t("soFar"), t("score")]), h("tbody", {}, found.finished.map((one, n) => h("tr", {}, h("td", {}, pick(one.text || "∅", () => go(null, n), n === beam)), h("td", { class: "number" }, numeral(one.score)))))));
     else fill(table, h("table", { class: "numbers" }, head([t("soFar"), t("logProb"), t("total"), t("status")]), h("tbody", {}, steps[step].map((one, n) => {
-      const { pieces } = traced(steps, step, n);
-      return h("tr", { class: `status-${one.status}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, untranslated(pieces.slice(0, -1).join("")), untranslated(` ${visibleText(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, numeral(one.log_prob)), h("td", { class: "number" }, numeral(one.score)), h("td", {}, t(one.status)));
+      return h("tr", { class: `status-${one.status}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, untranslated(one.prefix), untranslated(` ${visibleText(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, numeral(one.log_prob)), h("td", { class: "number" }, numeral(one.score)), h("td", {}, t(one.status)));
     }))));
     if (focus) table.querySelector("[aria-pressed=true]")?.focus();
+    if (step === null) tree.show(...endOf(steps, (found.finished[beam] ?? found.finished[0]).tokens), steps.length);
+    else tree.show(step, beam);
   }
   draw();
-  return h("section", { class: "card" }, h("h2", { class: "first" }, t("search")), h("p", { class: "soft" }, t("searchHow")),
-    h("div", { class: "row steps" }, button(t("previous"), () => go(Math.max(0, (step ?? steps.length) - 1), 0), { class: "small" }), slider, button(t("next"), () => go(Math.min(steps.length - 1, (step ?? -1) + 1), 0), { class: "small" }), play, finish, words, select(t("beams"), [1, 2, 3, 4, 5, 8].map(n => [n, String(n)]), state.beams ?? 4, beams => again({ beams, step: null, beam: null }))), table);
+  const observer = new ResizeObserver(() => draw());
+  observer.observe(tree.element), lab.signal.addEventListener("abort", () => observer.disconnect());
+  return h("section", { class: "card beam-card" }, h("h2", { class: "first" }, t("search")), h("p", { class: "soft" }, t("searchHow")), h("div", { class: "beam-body" }, h("div", { class: "beam-picture" }, tree.element,
+    h("div", { class: "row steps" }, button(t("previous"), () => go(Math.max(0, (step ?? steps.length) - 1), 0), { class: "small" }), slider, button(t("next"), () => go(Math.min(steps.length - 1, (step ?? -1) + 1), 0), { class: "small" }), play, finish, words, select(t("beams"), [1, 2, 3, 4, 5, 8].map(n => [n, String(n)]), state.beams ?? 4, beams => again({ beams, step: null, beam: null })))), table));
 }
 
 // The source and the output with all lines, the map beside them, and one measured sentence.

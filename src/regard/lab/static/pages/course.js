@@ -1,9 +1,8 @@
 // Course: chapters of steps. Each step has a claim, something to change, pictures that follow, code, findings and the measured verdict.
 import { button } from "lab/controls.js";
-import { fill, h, newId } from "lab/dom.js";
+import { fill, h, newId, scientific } from "lab/dom.js";
 import { codeBlock } from "lab/course/code.js";
 import { makeControl } from "lab/course/controls.js";
-import { scientific } from "lab/course/labels.js";
 import { makePicture } from "lab/course/pictures.js";
 
 export const name = "course";

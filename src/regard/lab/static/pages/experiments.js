@@ -1,7 +1,7 @@
 // Experiments: a grid of claims with a verdict per sub-claim; for one claim its figure, live parameters, and where the verdict turns.
 import { bar, button, number, withProgress } from "lab/controls.js";
 import { fold, stage } from "lab/stage.js";
-import { fill, formatBrief, h, newId, s, untranslated } from "lab/dom.js";
+import { fill, formatBrief, h, newId, s, scientificText, untranslated } from "lab/dom.js";
 
 export const name = "experiments";
 const TOY = "toy", USUAL = "usual", FILTERS = ["all", "holds", "limited", "fails"];
@@ -9,9 +9,9 @@ const TOY = "toy", USUAL = "usual", FILTERS = ["all", "holds", "limited", "fails
 export const text = {
   en: {
     title: "Experiments", lead: "Claims that textbooks make about attention, divided into sub-claims and measured. Open one, change its parameters and run it.",
-    filter: "Show", pipsHow: "One field per sub-claim: tall ones are core, hatched ones do not hold.", look: (holds, all, fails) => `${holds} of ${all} claims hold as they are stated; ${fails ? `${fails} do not hold:` : "none fails."}`, all: "all", none: "No claim has this verdict.", back: "All claims", previous: "Previous claim", next: "Next claim",
+    filter: "Show", pipsHow: "Each picture shows one sub-claim over a parameter: it holds in the shaded part. Below it one field per sub-claim: tall ones are core, hatched ones do not hold.", look: (holds, all, fails) => `${holds} of ${all} claims hold as they are stated; ${fails ? `${fails} do not hold:` : "none fails."}`, all: "all", none: "No claim has this verdict.", back: "All claims", previous: "Previous claim", next: "Next claim",
     core: "core", coreTip: "If this sub-claim fails, the claim fails.", holdsWord: "holds", failsWord: "does not hold", unjudged: "measured, not judged",
-    heldOf: (held, all) => `${held} of ${all} sub-claims hold`, notRun: "not measured yet", subclaims: "Sub-claims", claim: "Claim", setup: "Set-up", numbers: "All numbers",
+    heldOf: (held, all) => `${held} of ${all} sub-claims hold`, turnsAt: (parameter, value) => `${parameter}: turns at ${value}`, steady: (parameter, low, high) => `${parameter}: the same from ${low} to ${high}`, notRun: "not measured yet", subclaims: "Sub-claims", claim: "Claim", setup: "Set-up", numbers: "All numbers",
     figure: name => `Figure of ${name}`, facts: (size, seed, took, date) => `Size ${size}, seed ${seed}, ${took} s, ${date}.`, fullSame: words => `At full size the verdict is: ${words}.`, devices: "Measured on", size_toy: "toy", size_usual: "usual", size_full: "full",
     live: "Change it and run it", reset: "Reset", seed: "Seed", runToy: "Run at toy size", runUsual: "Run at usual size", toyHow: "A few seconds; too small to judge the claim.", usualHow: seconds => `About ${seconds} s on one core; judged as above.`, usualUnknown: "A minute or two on one core; judged as above.",
     result: "Your run", tooSmall: "This size is too small to judge the claim: the values are shown without a verdict.", turned: "other verdict than published", changed: "Changed",
@@ -19,9 +19,9 @@ export const text = {
   },
   zh: {
     title: "实验", lead: "教科书中关于注意力的说法，分成若干分项，逐一测量。打开一个，改变它的参数，再运行。",
-    filter: "显示", pipsHow: "每个分项一格：高的是核心分项，带斜纹的不成立。", look: (holds, all, fails) => `${all} 个说法中有 ${holds} 个完全成立，${fails ? `${fails} 个不成立：` : "没有不成立的。"}`, all: "全部", none: "没有这种结论的说法。", back: "全部说法", previous: "上一个说法", next: "下一个说法",
+    filter: "显示", pipsHow: "每幅小图是一个分项随参数的变化，在阴影部分成立。下面每个分项一格：高的是核心分项，带斜纹的不成立。", look: (holds, all, fails) => `${all} 个说法中有 ${holds} 个完全成立，${fails ? `${fails} 个不成立：` : "没有不成立的。"}`, all: "全部", none: "没有这种结论的说法。", back: "全部说法", previous: "上一个说法", next: "下一个说法",
     core: "核心", coreTip: "这一分项不成立，则整个说法不成立。", holdsWord: "成立", failsWord: "不成立", unjudged: "已测量，不作判断",
-    heldOf: (held, all) => `${all} 个分项中有 ${held} 个成立`, notRun: "尚未测量", subclaims: "分项", claim: "说法", setup: "实验设置", numbers: "全部数字",
+    heldOf: (held, all) => `${all} 个分项中有 ${held} 个成立`, turnsAt: (parameter, value) => `${parameter}：在 ${value} 处改变`, steady: (parameter, low, high) => `${parameter}：从 ${low} 到 ${high} 都一样`, notRun: "尚未测量", subclaims: "分项", claim: "说法", setup: "实验设置", numbers: "全部数字",
     figure: name => `${name}的图`, facts: (size, seed, took, date) => `规模：${size}，种子 ${seed}，${took} 秒，${date}。`, fullSame: words => `完整规模下的结论：${words}。`, devices: "测量设备", size_toy: "最小", size_usual: "通常", size_full: "完整",
     live: "改变参数并运行", reset: "还原", seed: "种子", runToy: "以最小规模运行", runUsual: "以通常规模运行", toyHow: "只需几秒；规模太小，不足以判断说法。", usualHow: seconds => `单核约 ${seconds} 秒；判断方式同上。`, usualUnknown: "单核一两分钟；判断方式同上。",
     result: "你的运行", tooSmall: "规模太小，不足以判断说法：只显示数值，不给结论。", turned: "结论与已发布的不同", changed: "已改变",
@@ -43,20 +43,22 @@ function showGrid(root, lab, { experiments, kinds, rule }) {
   const count = kind => experiments.filter(one => fits(one, kind)).length, board = h("div", { class: "claims" }), cards = experiments.map(one => card(lab, kinds, one));
   const show = kind => fill(board, count(kind) ? cards.filter((_, n) => fits(experiments[n], kind)) : h("p", { class: "note" }, t("none")));
   const failing = experiments.filter(one => fits(one, "fails")), mark = lab.language === "zh" ? "；" : "; ";
-  const links = failing.flatMap((one, n) => [n ? mark : " ", h("button", { type: "button", class: "link-button", onclick: () => open(lab, one.name) }, lab.localize(one.claim.title))]);
+  const links = failing.map((one, n) => [" ", h("span", { class: "keep" }, h("button", { type: "button", class: "link-button", onclick: () => open(lab, one.name) }, lab.localize(one.claim.title)), n < failing.length - 1 ? mark : "")]);
   root.append(stage(lab, { look: [t("look", count("holds"), experiments.length, failing.length), links],
     tools: [bar(t("filter"), FILTERS.map(kind => [kind, kind === "all" ? `${t("all")} ${count(kind)}` : `${kinds[kind].sign} ${lab.localize(kinds[kind])} ${count(kind)}`]), filter, verdict => { lab.set({ verdict: verdict === "all" ? null : verdict }), show(verdict); })],
     picture: [board, h("p", { class: "soft" }, lab.localize(rule), " ", t("pipsHow"))] }).element);
   show(filter);
 }
-// A claim: one field per sub-claim, green where it holds; the texts are folded.
+// A claim: where its verdict turns, its main figures, and one field per sub-claim, green where it holds; the texts are folded.
 function card(lab, kinds, one) {
-  const { t } = lab, parts = one.verdict?.subclaims ?? [];
+  const { t } = lab, parts = one.verdict?.subclaims ?? [], { turn } = one, criterion = turn && one.claim.criteria.find(part => part.name === turn.name), parameter = turn && one.parameters.find(held => held.name === turn.parameter);
+  const turned = turn?.points.findIndex((point, n) => n && point.holds !== turn.points[n - 1].holds), words = criterion && `${lab.localize(criterion.text)} · ${lab.localize(parameter.text)}`;
   return h("article", { class: `card claim-card ${one.verdict?.kind ?? ""}`, "data-experiment": one.name },
     h("h2", { class: "first" }, h("button", { type: "button", class: "claim-title", onclick: () => open(lab, one.name) }, h("span", { class: "soft" }, `${one.claim.number} `), lab.localize(one.claim.title))),
+    turn ? h("figure", { class: "claim-turn" }, turnPicture(lab, criterion, turn.values, turn.points, null), h("figcaption", { class: "soft", title: words }, turned > 0 ? t("turnsAt", lab.localize(parameter.text), turn.values[turned]) : t("steady", lab.localize(parameter.text), turn.values[0], turn.values.at(-1)))) : null,
+    one.verdict ? h("p", { class: "claim-key" }, scientificText(lab.localize(one.verdict.key))) : h("p", { class: "soft" }, t("notRun")),
     h("div", { class: "pips-line", role: "img", "data-picture": true, "aria-label": t("heldOf", parts.filter(part => part.holds).length, parts.length) }, parts.map(part => h("span", { class: `claim-pip ${part.holds ? "yes" : "no"} ${part.core ? "is-core" : ""}`, title: `${lab.localize(part.text)} · ${lab.localize(part.figures)}` }))),
-    one.verdict ? h("p", { class: "claim-verdict" }, badge(lab, kinds, one.verdict.kind)) : h("p", { class: "soft" }, t("notRun")),
-    parts.length ? fold(t("heldOf", parts.filter(part => part.holds).length, parts.length), subclaimList(lab, parts)) : h("p", {}, lab.localize(one.claim.claim)));
+    parts.length ? h("div", { class: "claim-foot" }, badge(lab, kinds, one.verdict.kind), fold(t("heldOf", parts.filter(part => part.holds).length, parts.length), subclaimList(lab, parts))) : h("p", {}, lab.localize(one.claim.claim)));
 }
 // The sub-claims with their figures; `judged: false` shows the values without ✓ and ✗, `before` marks those that turned.
 function subclaimList(lab, parts, { judged = true, before = null } = {}) {
@@ -65,7 +67,7 @@ function subclaimList(lab, parts, { judged = true, before = null } = {}) {
     const state = !judged ? "unjudged" : part.holds ? "holds" : "fails";
     return h("li", { class: state, "data-subclaim": part.name }, h("span", { class: "finding-sign", "aria-hidden": "true" }, judged ? part.holds ? "✓" : "✗" : "·"),
       h("p", {}, h("span", { class: "unseen" }, `${t(judged ? part.holds ? "holdsWord" : "failsWord" : "unjudged")} `), lab.localize(part.text), part.core ? [" ", h("span", { class: "core-mark", title: t("coreTip") }, t("core"))] : null,
-        h("span", { class: "figures" }, lab.localize(part.figures), judged && was.has(part.name) && was.get(part.name) !== part.holds ? h("b", { class: "turned" }, ` ${t("turned")}`) : null)));
+        h("span", { class: "figures" }, scientificText(lab.localize(part.figures)), judged && was.has(part.name) && was.get(part.name) !== part.holds ? h("b", { class: "turned" }, ` ${t("turned")}`) : null)));
   }));
 }
 
@@ -139,22 +141,23 @@ function showTurning(lab, place, one, sweep) {
   if (!sweep || !one.parameters) return fill(place, h("h2", { class: "first" }, t("turns")), h("p", { class: "soft" }, t("noSweep"), " ", one.parameters ? h("code", { translate: "no" }, `regard experiment sweep ${one.name} ${one.parameters[0].name} ${one.parameters[0].defaults.usual}`) : null));
   const parameter = one.parameters.find(held => held.name === sweep.parameter), criteria = one.claim.criteria;
   fill(place, h("h2", { class: "first" }, t("turns")), h("p", { class: "soft" }, t("turnsHow", lab.localize(parameter.text))),
-    h("div", { class: "turn-grid" }, criteria.map((criterion, n) => turnPicture(lab, criterion, sweep.values, sweep.points.map(point => point.subclaims[n]), lab.localize(parameter.text)))));
+    h("div", { class: "turn-grid" }, criteria.map((criterion, n) => h("figure", { class: "turn", "data-subclaim": criterion.name }, h("figcaption", {}, lab.localize(criterion.text)), turnPicture(lab, criterion, sweep.values, sweep.points.map(point => point.subclaims[n]), lab.localize(parameter.text))))));
   lab.expose({ sweep: () => sweep });
 }
-function turnPicture(lab, { name, text: words, compare, bound }, values, parts, xWords) {
-  const { t } = lab, width = 300, height = 170, box = { left: 46, right: 12, top: 10, bottom: 34 }, ys = parts.map(part => part.value);
+// The svg of one sub-claim over a parameter; without `xWords` a small one that has no numbers but its ends.
+function turnPicture(lab, criterion, values, parts, xWords) {
+  const { t } = lab, { compare, bound } = criterion, small = xWords === null, width = 300, height = small ? 84 : 170, box = small ? { left: 6, right: 6, top: 6, bottom: 18 } : { left: 46, right: 12, top: 10, bottom: 34 }, ys = parts.map(part => part.value);
   const wide = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 5, steep = Math.min(bound, ...ys) > 0 && Math.max(bound, ...ys) / Math.min(bound, ...ys) > 100;
   const scale = (low, high, log, from, to) => value => { const [a, b, x] = log ? [Math.log(low), Math.log(high), Math.log(value)] : [low, high, value]; return from + (to - from) * (x - a) / (b - a || 1); };
   const x = scale(Math.min(...values), Math.max(...values), wide, box.left + 8, width - box.right - 8);
   const least = Math.min(bound, ...ys), most = Math.max(bound, ...ys), room = (most - least || Math.abs(most) || 1) * 0.12, low = steep ? least / 1.6 : least - room, high = steep ? most * 1.6 : most + room;
   const y = scale(low, high, steep, height - box.bottom, box.top), edge = compare === ">=" ? [y(high), y(bound)] : [y(bound), y(low)];
   const tick = (value, at) => s("text", { x: box.left - 5, y: at + 3.5, "text-anchor": "end", class: "turn-tick" }, formatBrief(value, 2));
-  return h("figure", { class: "turn", "data-subclaim": name }, h("figcaption", {}, lab.localize(words)), s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${lab.localize(words)}. ${values.map((value, n) => t("point", formatBrief(value), formatBrief(ys[n]), t(parts[n].holds ? "holdsAt" : "failsAt"))).join("; ")}` },
+  return s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${lab.localize(criterion.text)}. ${values.map((value, n) => t("point", formatBrief(value), formatBrief(ys[n]), t(parts[n].holds ? "holdsAt" : "failsAt"))).join("; ")}` },
     s("rect", { x: box.left, y: edge[0], width: width - box.left - box.right, height: Math.max(0, edge[1] - edge[0]), class: "turn-holds" }), s("line", { x1: box.left, x2: width - box.right, y1: y(bound), y2: y(bound), class: "turn-bound" }),
-    tick(bound, y(bound)), [least, most].filter(value => Math.abs(y(value) - y(bound)) > 12).map(value => tick(value, y(value))),
+    small ? null : [tick(bound, y(bound)), [least, most].filter(value => Math.abs(y(value) - y(bound)) > 12).map(value => tick(value, y(value)))],
     s("polyline", { points: values.map((value, n) => `${x(value).toFixed(1)},${y(ys[n]).toFixed(1)}`).join(" "), class: "turn-line" }),
     values.map((value, n) => s("g", { class: parts[n].holds ? "turn-yes" : "turn-no" }, s("circle", { cx: x(value), cy: y(ys[n]), r: 4.6 }), s("title", {}, t("point", formatBrief(value), formatBrief(ys[n]), t(parts[n].holds ? "holdsAt" : "failsAt"))))),
-    values.map((value, n) => n === 0 || n === values.length - 1 || values.length < 7 ? s("text", { x: x(value), y: height - box.bottom + 14, "text-anchor": "middle", class: "turn-tick" }, String(value)) : null),
-    s("text", { x: (box.left + width - box.right) / 2, y: height - 5, "text-anchor": "middle", class: "turn-tick" }, xWords)));
+    values.map((value, n) => n === 0 || n === values.length - 1 || (!small && values.length < 7) ? s("text", { x: x(value), y: height - box.bottom + 14, "text-anchor": small ? n ? "end" : "start" : "middle", class: "turn-tick" }, String(value)) : null),
+    small ? null : s("text", { x: (box.left + width - box.right) / 2, y: height - 5, "text-anchor": "middle", class: "turn-tick" }, xWords));
 }

@@ -173,7 +173,7 @@ class Formula {
     this.stripOf = this.row, this.tokens = one.queries > 160 ? null : tokenStrip(lab, { names: this.queries, values: own ? this.now.weight : null, masked: n => own && !this.now.allowed[n], selected: this.query, label: lab.t("pickQuery"), special: n => this.side("query_side")[n]?.special, boundary: one.query_side === "source" ? this.boundary : null, onPick: query => this.pick(query) });
     fill(this.strip, this.tokens?.element ?? null);
   }
-  go(stage) { this.stage = clamp(stage, 0, LAST), this.stepped = true, this.lab.set({ stage: this.stage }), this.fixed = false, this.draw(); }
+  go(stage) { this.stage = clamp(stage, 0, LAST), this.stepped = true, this.picture.classList.add("stepped"), this.lab.set({ stage: this.stage }), this.fixed = false, this.draw(); }
   // Unless a number is selected, explain the number of the stage for the key with the largest weight.
   follow() { if (!this.fixed) this.cell = { what: ["q", "raw", "scaled", "score", "weight", "output", "output"][this.stage], j: String([0, 5, 6].includes(this.stage) ? -1 : this.best), ...([0, 5, 6].includes(this.stage) ? { n: "0" } : {}) }; }
 
@@ -305,11 +305,11 @@ class Formula {
   buildTable() {
     const { t } = this.lab, { row, one, shown } = this, d = Math.min(this.dims, one.head_dim), dv = Math.min(this.dims, row.v.shape[1]), width = row.k.shape[1], wide = row.v.shape[1], narrow = this.table.clientWidth < 640, bias = row.position ? 1 : 0, numbers = narrow ? 4 : 5 + bias; // columns between K and V: the narrow table leaves out scaled and position
     const most = Math.max(largest(row.q.data), largest(row.k.data)), mostV = largest(row.v.data), shade = shader("scores", [-most, most]), shadeV = this.shadeV = shader("scores", [-mostV, mostV]);
-    const fixed = narrow ? innerWidth < 620 ? 230 : 320 : row.position ? 452 : 397, side = clamp(Math.floor((this.table.clientWidth - fixed) / (d + dv) - 1), innerWidth < 620 ? 10 : 5, 24);
+    const fixed = narrow ? innerWidth < 620 ? 252 : 320 : row.position ? 452 : 397, side = clamp(Math.floor((this.table.clientWidth - fixed) / (d + dv) - 1), innerWidth < 620 ? 10 : 5, 24);
     this.digits = side >= 22;
     const square = (value, shading, what, j, n, part) => { const ground = shading(value); return h("td", { class: "sq", tabindex: -1, "data-what": what, "data-j": j, "data-n": n, "data-value": value, "data-part": part, style: { background: cssColour(ground), color: textColourOn(ground) }, title: formatExact(value) }, this.digits ? short2(value) : ""); };
     const num = (what, j, part, value = null) => h("td", { class: `num ${what}`, tabindex: -1, "data-what": what, "data-j": j, "data-part": part, ...(value === null ? {} : { "data-value": value, title: formatExact(value) }) }, value === null ? "" : formatShort(value));
-    const column = (words, part, more = {}) => h("th", { scope: "col", "data-part": part, ...more }, words);
+    const column = (words, part, more = {}) => words ? h("th", { scope: "col", "data-part": part, ...more }, words) : h("td", { "data-part": part });
     const head = h("thead", {},
       h("tr", {}, column("", 1), h("th", { scope: "colgroup", colspan: d, class: "key", "data-part": 1 }, d < width ? t("ofDims", "K", d, width) : untranslated("K")), column(t(row.additive ? "colRawAdd" : "colRaw"), 1), column(t("colScaled"), 2, { class: "scaled" }),
         bias ? column(t("colPosition"), 3, { class: "position" }) : null, column(t("colScore"), 3), column("", 3), column(t("colWeight"), 4), h("th", { scope: "colgroup", colspan: dv, class: "value", "data-part": 5 }, dv < wide ? t("ofDims", "V", dv, wide) : untranslated("V"))),
@@ -318,12 +318,12 @@ class Formula {
       const line = { j, scaled: num("scaled", j, 2), score: num("score", j, 3), bar: h("span", { class: "weight-bar" }), number: h("span", {}), values: Array.from({ length: dv }, (_, n) => square(row.v.data[j * wide + n], shadeV, "v", j, n, 5)) };
       line.weight = h("td", { class: "num weight", tabindex: -1, "data-what": "weight", "data-j": j, "data-part": 4 }, line.bar, line.number);
       line.eye = this.editable ? button("●", () => this.toggleMask(j), { class: "plain", tabindex: -1, "aria-label": t("toggleMask", this.name(j)), title: t("toggleMask", this.name(j)), "data-mask": j }) : null;
-      line.element = h("tr", { class: this.place(j) === this.query && one.query_side === one.key_side ? "self" : "" }, h("th", { scope: "row", class: "key", translate: "no" }, this.name(j), h("span", { class: "at" }, this.place(j))),
+      line.element = h("tr", { style: { "--row": shown.indexOf(j) }, class: this.place(j) === this.query && one.query_side === one.key_side ? "self" : "" }, h("th", { scope: "row", class: "key", translate: "no" }, this.name(j), h("span", { class: "at" }, this.place(j))),
         Array.from({ length: d }, (_, n) => square(row.k.data[j * width + n], shade, "k", j, n, 1)), num("raw", j, 1, row.raw.data[j]), line.scaled, bias ? num("position", j, 3, row.position.data[j]) : null, line.score, h("td", { class: "eye-cell", "data-part": 3 }, line.eye), line.weight, line.values);
       return line;
     });
     this.sumCell = h("td", { class: "num", "data-part": 4 }), this.outputs = Array.from({ length: dv }, (_, n) => square(row.output.data[n], shadeV, "output", -1, n, 5));
-    const foot = h("tfoot", {}, h("tr", {}, h("th", { scope: "row", class: "output" }, t("rowOutput")), h("td", { colspan: d + numbers - 1, class: "soft output fill" }, untranslated("o = Σ w·v")), this.sumCell, this.outputs));
+    const foot = h("tfoot", {}, h("tr", { style: { "--row": shown.length + 3 } }, h("th", { scope: "row", class: "output" }, t("rowOutput")), h("td", { colspan: d + numbers - 1, class: "soft output fill" }, untranslated("o = Σ w·v")), this.sumCell, this.outputs));
     return h("table", { class: `formula-table ${this.editable ? "editable" : ""} ${narrow ? "tight" : ""}`, role: "grid", "aria-label": t("stages"), style: { "--side": `${side}px` } }, head, h("tbody", {}, this.lines.map(line => line.element)), foot);
   }
   // The numbers that edits can change.

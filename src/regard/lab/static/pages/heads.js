@@ -110,7 +110,7 @@ class Heads {
     this.canvas.addEventListener("click", event => this.point(event, true));
     this.scroll = h("div", { class: "map-scroll" }, this.grid);
     this.charts = h("div", { class: "columns" });
-    this.headline = h("div", { class: "row headline" }), this.options = h("div", { class: "row head-options" }), this.pictures = h("div", { class: "head-pictures" });
+    this.headline = h("div", { class: "row headline" }), this.options = h("div", { class: "row head-options" }), this.pictures = h("div", { class: "head-pictures narrow" });
     this.strip = tokenStrip(lab, { names: [], values: null, selected: 0, label: t("stripTitle"), onRange: range => this.brush(range) });
     this.stripWords = h("p", { class: "unseen" });
     this.stage = stage(lab, { notices, tools: [h("div", { class: "text-strip" }, this.strip.element, this.stripWords), bar(t("direction"), [["out", t("attendsTo")], ["in", t("attendedBy")]], this.direction, value => { this.direction = value, lab.set({ direction: value }), this.pick(this.query, ""); })],
@@ -326,7 +326,7 @@ class Heads {
     const set = { queries: shownRows.map(n => this.queries[n]), keys: shownColumns.map(n => this.keys[n]), row: r => values.subarray(r * columns, (r + 1) * columns), masked: (r, c) => Boolean(masked?.[r * columns + c]), onQuery: r => this.pick(this.shownRows[r], "lines"), name: "lines",
       queryBoundary: rowBoundary, keyBoundary: columnBoundary, queryToken: r => `${one.query_side}:${shownRows[r]}`, keyToken: c => `${one.key_side}:${shownColumns[c]}` };
     if (this.lines) this.lines.query = this.map.row, this.lines.update(set); else this.lines = attentionLines(lab, { ...set, query: this.map.row });
-    if (!this.pictures.contains(this.lines.element)) fill(this.pictures, h("div", { class: "stack narrow" }, this.lines.element, this.map.readout), this.map.element);
+    if (!this.pictures.contains(this.lines.element)) fill(this.pictures, this.lines.element, this.map.element, this.map.readout);
   }
   // The side of the tokens that the text shows: the keys of a query, or the queries of a key.
   stripSide(one) { return this.direction === "out" || one.query_side !== one.key_side ? one.key_side : one.query_side; }

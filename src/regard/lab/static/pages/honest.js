@@ -19,9 +19,9 @@ export const text = {
     question: "Prediction to explain", ask_class: "class of the whole input", ask_tag: "tag of the chosen token", ask_next: "next token after the chosen one", ask_word: "word at the chosen token", ask_vector: "embedding of the input: the mean of the last hidden states",
     ask_generated: "the chosen token of the generated text", ask_object: "class of the object predicted by the chosen query or cell", ask_node: "class of the chosen node", ask_graph: "class of the whole graph; the chosen node selects whose neighbours are attributed", ask_number: "the predicted number", numberIs: score => `The model predicts ${score}. The attribution is for this number.`, placeNumber: "Query or cell", node: "Node", silence: "padding (silence)",
     ablate_blank: "blank its pixels", ablate_quiet: "silence its frames", ablate_drop: "drop the edge", unit_image: "Each unit is an image patch, or a block of patches if there are many.", unit_sound: "Each unit is a time interval.", unit_graph: "Each unit is a neighbour: a node with an edge to the chosen node, or the node itself.", pictureHere: "The image as the model receives it, divided into units",
-    attributionsUnits: "Five attributions per unit", ablationUnits: "Ablate a unit by", unitName: "unit", noAgree: "Only the ablation effect applies here, so there is nothing to compare. Choose another attention.",
+    attributionsUnits: "Five attributions per unit", ablationUnits: "Ablate by", unitName: "unit", noAgree: "Only the ablation effect applies here, so there is nothing to compare. Choose another attention.",
     label: "Prediction", place: "Predicted token", answerIs: (word, share, score) => `“${word}”: probability ${share}, ln p = ${score}`, vectorIs: "This model has no output head. The score is the fraction of its embedding that remains; it is 1 before any change.",
-    meanHeads: "mean of all heads", layerOf: "Layer", ablation: "Ablate a token by", ablate_delete: "delete it", ablate_replace: "replace by unknown", ablate_hide: "mask in all heads",
+    meanHeads: "mean of all heads", layerOf: "Layer", ablation: "Ablate by", ablate_delete: "delete", ablate_replace: "unknown token", ablate_hide: "mask",
     attributions: "Five attributions per token", score: "rank correlation", topKeys: "largest correlations", short_raw: "raw", short_value: "value", short_rollout: "rollout", short_gradient: "gradient", short_effect: "ablation", most: (token, value) => `largest: ${token} ${value}`, rankOfAll: (n, all) => `rank ${n} of ${all}`, chosen: "Token", raw: "Raw weights", value: "Value-weighted", rollout: "Rollout", gradient: "Gradient × attention", effect: "Ablation effect (measured)",
     means_raw: "Attention weights of the chosen layer from the position that produces the prediction. They ignore the values.",
     means_value: "The same weights times the norm of the value they select, ‖weight · value · W_O‖. A large weight on a short vector counts little.",
@@ -39,7 +39,7 @@ export const text = {
     best: (name, r) => `Closest to the ablation effect: ${name} (${r}).`,
     baselines: "Baselines: other weights", baselinesHow: "The weights of all heads in all layers are replaced and the model is run again. If the prediction hardly changes, it does not depend on the weights.", measure: "Run the baselines", seed: "Seed",
     asIs: "unchanged", uniform: "uniform", shuffle: "shuffled", mean: "mean over queries", silent: "zeroed", shuffledOf: n => `shuffled, seed ${n}`, otherSeed: n => `trained from seed ${n}`,
-    change: "Weights", answer: "prediction", stays: "probability of the original prediction", staysVector: "fraction of the embedding kept", gap: "change of ln p", gapVector: "change", apart: "total variation distance (0 equal, 1 disjoint)", apartVector: "1 − cosine", rankOf: "rank correlation of weights",
+    change: "Weights", answer: "prediction", stays: "probability of the original prediction", staysShort: "p(original)", apartShort: "distance", staysVector: "fraction of the embedding kept", gap: "change of ln p", gapVector: "change", apart: "total variation distance (0 equal, 1 disjoint)", apartVector: "1 − cosine", rankOf: "rank correlation of weights",
     heads: "Edit heads", headsHow: "Choose an edit, then click heads. The edit replaces the head's output inside the model, before W_O, and the prediction is computed again.", give: "Edit", each: "Measure each head separately",
     eachHow: how => `Numbers: change of the score when only that head is edited (${how}).`, none: "No head is edited. Click a head.", clear: "Reset", before: "Before", after: "After", cell: (layer, head, how) => `${layer}, head ${head}${how ? `, ${how}` : ""}`,
     gives_silent: "zeroed: output zero", gives_uniform: "uniform: equal weights", gives_shuffle: "shuffled: weights permuted", gives_mean: "mean: the average row for every query",
@@ -49,9 +49,9 @@ export const text = {
     question: "要解释的预测", ask_class: "整个输入的类别", ask_tag: "所选词元的标签", ask_next: "所选词元之后的下一个词元", ask_word: "所选词元处的词", ask_vector: "输入的嵌入：最后一层隐藏状态的平均",
     ask_generated: "生成文本中所选的词元", ask_object: "所选查询或格子预测的物体类别", ask_node: "所选节点的类别", ask_graph: "整个图的类别；所选节点决定对谁的邻居做归因", ask_number: "模型预测的数值", numberIs: score => `模型预测 ${score}，归因针对这个数值。`, placeNumber: "查询或格子的编号", node: "节点", silence: "填充（静音）",
     ablate_blank: "清空其像素", ablate_quiet: "把这一段设为静音", ablate_drop: "删除这条边", unit_image: "每个单元是一个图块；图块较多时是相邻的几个图块。", unit_sound: "每个单元是一段时间。", unit_graph: "每个单元是一个邻居：有边指向所选节点的节点，也包括它自己。", pictureHere: "模型接收的图像，按单元划分",
-    attributionsUnits: "五种归因，按单元", ablationUnits: "单元的消融方式", unitName: "单元", noAgree: "这里只能测消融影响，没有可比较的方法。请选择其他注意力。",
+    attributionsUnits: "五种归因，按单元", ablationUnits: "消融方式", unitName: "单元", noAgree: "这里只能测消融影响，没有可比较的方法。请选择其他注意力。",
     label: "预测", place: "被预测的词元", answerIs: (word, share, score) => `“${word}”：概率 ${share}，ln p = ${score}`, vectorIs: "此模型没有输出头。得分是嵌入保留的比例，改动前为 1。",
-    meanHeads: "所有头的平均", layerOf: "层", ablation: "词元的消融方式", ablate_delete: "删除", ablate_replace: "替换为未知词元", ablate_hide: "在所有头中掩码",
+    meanHeads: "所有头的平均", layerOf: "层", ablation: "消融方式", ablate_delete: "删除", ablate_replace: "替换为未知词元", ablate_hide: "掩码",
     attributions: "五种归因，按词元", score: "秩相关", topKeys: "相关性最大的是", short_raw: "原始", short_value: "按值", short_rollout: "rollout", short_gradient: "梯度", short_effect: "消融", most: (token, value) => `最大：${token} ${value}`, rankOfAll: (n, all) => `排名 ${n}/${all}`, chosen: "词元", raw: "原始权重", value: "按值加权", rollout: "Rollout（逐层相乘）", gradient: "梯度 × 注意力", effect: "消融影响（实测）",
     means_raw: "所选层中，产生预测的位置给出的注意力权重。它忽略值向量。",
     means_value: "同样的权重乘以所取值的范数 ‖权重 · 值 · W_O‖：大权重落在短向量上，影响很小。",
@@ -69,7 +69,7 @@ export const text = {
     best: (name, r) => `与消融影响最接近的是：${name}（${r}）。`,
     baselines: "基线：换成其他权重", baselinesHow: "替换所有层、所有头的权重，重新运行模型。如果预测几乎不变，它就不依赖这些权重。", measure: "运行基线", seed: "随机种子",
     asIs: "未改动", uniform: "均匀", shuffle: "打乱", mean: "对查询取平均", silent: "置零", shuffledOf: n => `打乱，种子 ${n}`, otherSeed: n => `用种子 ${n} 训练`,
-    change: "权重", answer: "预测", stays: "原预测的概率", staysVector: "嵌入保留的比例", gap: "ln p 的变化", gapVector: "变化", apart: "全变差距离（0 相同，1 不相交）", apartVector: "1 − 余弦", rankOf: "权重的秩相关",
+    change: "权重", answer: "预测", stays: "原预测的概率", staysShort: "原预测", apartShort: "距离", staysVector: "嵌入保留的比例", gap: "ln p 的变化", gapVector: "变化", apart: "全变差距离（0 相同，1 不相交）", apartVector: "1 − 余弦", rankOf: "权重的秩相关",
     heads: "编辑注意力头", headsHow: "先选择一种编辑，再点击头。编辑在模型内部、W_O 之前替换该头的输出，然后重新计算预测。", give: "编辑方式", each: "逐个头测量",
     eachHow: how => `数字：只编辑该头（${how}）时得分的变化。`, none: "没有编辑任何头，请点击一个头。", clear: "重置", before: "编辑前", after: "编辑后", cell: (layer, head, how) => `${layer}，头 ${head}${how ? `，${how}` : ""}`,
     gives_silent: "置零：输出为零", gives_uniform: "均匀：权重相等", gives_shuffle: "打乱：权重重新排列", gives_mean: "平均：每个查询都用平均行",
@@ -99,7 +99,7 @@ export async function show(root, lab) {
   if (allUnknown(found.notices)) return void root.append(notices);
   const names = unitNames(lab, found), { question } = found, known = METHODS.filter(name => found.attributions[name]), parts = attributionsPicture(lab, found, names, known, again);
   const page = stage(lab, { notices, look: verdict(lab, found, known), tools: parts.tools, picture: [questionLine(lab, found, again), parts.picture], side: [agreement(lab, found, known), parts.facts] });
-  root.append(page.element, cards(baselines(lab, base, question), headsCard(lab, base, found)), fold(t("methodsMean"), parts.means), fold(t("more"), parts.files, parts.table, backendLine(lab, found)), cautionLine(lab));
+  root.append(page.element, cards(baselines(lab, base, found), headsCard(lab, base, found)), fold(t("methodsMean"), parts.means, h("p", { class: "soft" }, t("agreeHow"), " ", t("noise"))), fold(t("more"), parts.files, parts.table, backendLine(lab, found)), cautionLine(lab));
   lab.expose({ read: () => ({ question, agreement: found.agreement, units: found.units, attributions: Object.fromEntries(METHODS.map(name => [name, found.attributions[name] && Array.from(found.attributions[name].data)])), correlations: found.correlations, names }) });
 }
 // The agreement as one sentence with its number, beside what shuffled importances reach.
@@ -192,37 +192,39 @@ function agreement(lab, found, known) {
   const draw = kind => {
     const held = found.correlations[kind], others = known.filter(name => name !== "effect"), near = others.reduce((a, b) => held.effect[b] > held.effect[a] ? b : a), count = known.length;
     const map = heatMap(lab, { title: t("correlation"), values: Float32Array.from(known.flatMap(a => known.map(b => held[a][b]))), shape: [count, count], rowNames: known.map(name => t(`short_${name}`)), columnNames: known.map(name => t(`short_${name}`)), kind: "scores", domain: [-1, 1], digits: 2, sums: false, top: 0, aside: true, orientation: "", selected: [0, count - 1], name: "correlations", what: t("correlation"), largestCell: 44 });
-    fill(place, map.element), fill(words, t("best", t(near), formatShort(held.effect[near], 2)), " ", t("noise"), " ", repeated?.correlation === undefined ? "" : t("itself", formatShort(repeated.correlation, 2), t(`ablate_${repeated.ablation}`)));
+    fill(place, map.element), fill(words, t("best", t(near), formatShort(held.effect[near], 2)), " ", repeated?.correlation === undefined ? "" : t("itself", formatShort(repeated.correlation, 2), t(`ablate_${repeated.ablation}`)));
   };
   const kind = lab.state.sign === "signed" ? "signed" : "size";
-  const box = h("section", { class: "card agreement-card" }, h("h3", {}, t("agree")), bar(t("compareBy"), [["size", t("bySize")], ["signed", t("signed")]], kind, value => { lab.set({ sign: value }), draw(value); }), place, words, h("p", { class: "soft help" }, t("agreeHow")));
+  const box = h("section", { class: "card agreement-card" }, h("h3", {}, t("agree")), bar(t("compareBy"), [["size", t("bySize")], ["signed", t("signed")]], kind, value => { lab.set({ sign: value }), draw(value); }), place, words);
   draw(kind);
   return box;
 }
 
-function baselines(lab, base, question) {
-  const { t } = lab, place = h("div", {}), vector = isVector(question), seed = Number(lab.state.seed ?? 0);
-  const line = (words, one, rank) => [h("span", { class: "keep" }, words), vector ? one.score : untranslated(`${visibleText(one.top_word ?? one.word)} · ${formatPercent(one.top_probability ?? one.probability)}`, { class: "keep" }), ...(vector ? [] : [one.probability]), one.change ?? 0, one.distance ?? 0, rank ?? h("span", {}, "")];
+// What is measured without a click: inputs and models so small that it takes a moment.
+const isSmall = ({ units, attentions }) => units.count <= 48 && attentions.reduce((sum, one) => sum + one.heads, 0) <= 48;
+
+function baselines(lab, base, found) {
+  const { t } = lab, { question } = found, place = h("div", {}), vector = isVector(question), seed = Number(lab.state.seed ?? 0), numberCell = (value, part = null) => h("td", { class: part === null ? "number" : "number score", "data-value": value, title: formatExact(value), style: part === null ? {} : { "--part": `${100 * clamp(part, 0, 1)}%`, "--colour": "var(--query)" } }, h("span", {}, formatShort(value)));
+  const line = (words, one, rank) => h("tr", {}, h("th", { scope: "row" }, words), vector ? null : h("td", { translate: "no", class: one.top_word !== undefined && one.top_word !== question.choices[0]?.word ? "keep turned" : "keep" }, `${visibleText(one.top_word ?? one.word)} ${formatPercent(one.top_probability ?? one.probability, 0)}`), vector ? numberCell(one.score) : numberCell(one.probability, one.probability), numberCell(one.change ?? 0), numberCell(one.distance ?? 0), rank === undefined ? null : numberCell(rank));
   async function run() {
     fill(place);
-    const found = await withProgress(lab, place, (onProgress, signal) => lab.request("honest/baselines", { ...base, seed }, { onProgress, signal }));
-    if (!found) return;
-    const rows = [line(t("asIs"), { ...question, top_word: question.choices[0]?.word, top_probability: question.choices[0]?.probability }), ...found.baselines.map(one => line(t(one.change_kind), one)), ...found.shuffled.map(one => line(t("shuffledOf", one.seed), one)),
-      ...found.others.map(one => line(t("otherSeed", one.seed), { ...one.question, change: one.question.score - question.score, distance: NaN }, one.correlation))];
-    const columns = [t("change"), ...(vector ? [t("staysVector"), t("gapVector"), t("apartVector")] : [t("answer"), t("stays"), t("gap"), t("apart")]), t("rankOf")], shown = found.others.length ? columns.length : columns.length - 1;
-    fill(place, found.note ? h("p", { class: "note" }, lab.localize(found.note)) : null, numbersTable(lab, { caption: "", short: true, columns: columns.slice(0, shown), rows: rows.map(row => row.slice(0, shown)) }));
-    lab.expose({ baselines: () => found });
+    const answer = await withProgress(lab, place, (onProgress, signal) => lab.request("honest/baselines", { ...base, seed }, { onProgress, signal }));
+    if (!answer) return;
+    const rows = [line(t("asIs"), { ...question, top_word: question.choices[0]?.word, top_probability: question.choices[0]?.probability }), ...answer.baselines.map(one => line(t(one.change_kind), one)), ...answer.shuffled.map(one => line(t("shuffledOf", one.seed), one)),
+      ...answer.others.map(one => line(t("otherSeed", one.seed), { ...one.question, change: one.question.score - question.score, distance: NaN }, one.correlation))];
+    const columns = [["change"], ...(vector ? [["staysVector"], ["gapVector"], ["apartVector"]] : [["answer"], ["staysShort", "stays"], ["gap"], ["apartShort", "apart"]]), ...(answer.others.length ? [["rankOf"]] : [])];
+    fill(place, answer.note ? h("p", { class: "note" }, lab.localize(answer.note)) : null, h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": t("baselines") }, h("table", { class: "numbers finder" }, h("thead", {}, h("tr", {}, columns.map(([key, tip]) => h("th", { scope: "col", title: tip ? t(tip) : null }, t(key))))), h("tbody", {}, rows))));
+    lab.expose({ baselines: () => answer });
   }
   const start = () => { lab.set({ baselines: 1 }); return lab.attempt(run, place); };
-  if (lab.state.baselines) lab.attempt(run, place);
-  return h("section", { class: "card" }, h("h2", { class: "first" }, t("baselines")), h("p", { class: "soft" }, t("baselinesHow")),
-    h("div", { class: "row" }, number(t("seed"), seed, { min: 0, max: 99999 }, value => lab.set({ seed: value, baselines: 1 }, { show: true })), button(t("measure"), start, { class: "strong", id: "baselines" })), place);
+  if (lab.state.baselines || (isSmall(found) && !lab.exported)) start();
+  return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t("baselines")), h("div", { class: "row baseline-seed" }, number(t("seed"), seed, { min: 0, max: 99999 }, value => lab.set({ seed: value, baselines: 1 }, { show: true })), button(t("measure"), start, { class: "small", id: "baselines" }))), h("p", { class: "soft" }, t("baselinesHow")), place);
 }
 
 // Layers × heads as buttons; the edits are stored in the URL as layer.head.change, joined by "~".
-function headsCard(lab, base, { attentions, question }) {
-  const { t } = lab, seed = Number(lab.state.seed ?? 0), vector = isVector(question), edits = new Map((lab.state.edits ?? "").split("~").filter(Boolean).map(one => one.split(".")).filter(([a, b, how]) => attentions[a]?.heads > b && CHANGES.includes(how)).map(([a, b, how]) => [`${a}.${b}`, how]));
-  const grid = h("div", { class: "table-scroll" }), result = h("div", {}), note = h("p", { class: "soft" });
+function headsCard(lab, base, found) {
+  const { attentions, question } = found, small = isSmall(found) && !lab.exported, { t } = lab, seed = Number(lab.state.seed ?? 0), vector = isVector(question), edits = new Map((lab.state.edits ?? "").split("~").filter(Boolean).map(one => one.split(".")).filter(([a, b, how]) => attentions[a]?.heads > b && CHANGES.includes(how)).map(([a, b, how]) => [`${a}.${b}`, how]));
+  const grid = h("div", { class: "table-scroll" }), result = h("div", {}), measured = h("div", {}), note = h("p", { class: "soft" });
   let how = CHANGES.includes(lab.state.give) ? lab.state.give : "silent", alone = null;
   function draw() {
     const most = alone ? Math.max(...Array.from(alone.data).filter(Number.isFinite).map(Math.abs), 1e-9) : 1, digits = few(most);
@@ -232,7 +234,7 @@ function headsCard(lab, base, { attentions, question }) {
         style: value === undefined ? {} : { background: signedColour(value, most), color: signedTextColour(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : digits(value)));
     };
     const widest = Math.max(...attentions.map(one => one.heads)), focused = document.activeElement?.dataset?.head;
-    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("th", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.localize(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
+    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("td", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.localize(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
     fill(note, alone ? t("eachHow", t(how)) : "");
     if (focused) grid.querySelector(`[data-head="${focused}"]`)?.focus();
   }
@@ -249,18 +251,18 @@ function headsCard(lab, base, { attentions, question }) {
     const found = await latest("honest/change", { ...base, edits: asked(), seed }).catch(error => { if (error.name !== "AbortError") throw error; });
     if (!found) return;
     const line = (words, one) => [h("span", { class: "keep" }, words), vector ? one.score : untranslated(one.items.map(item => `${visibleText(item.word)} ${formatPercent(item.probability)}`).join(" · "), { class: "keep" }), ...(vector ? [] : [one.probability]), one.change, one.distance];
-    fill(result, numbersTable(lab, { caption: "", short: true, columns: ["", ...(vector ? [t("staysVector"), t("gapVector"), t("apartVector")] : [t("answer"), t("stays"), t("gap"), t("apart")])], rows: [line(t("before"), found.before), line(t("after"), found.after)] }));
+    fill(result, numbersTable(lab, { caption: "", short: true, columns: ["", ...(vector ? [t("staysVector"), t("gapVector"), t("apartVector")] : [t("answer"), t("staysShort"), t("gap"), t("apartShort")])], rows: [line(t("before"), found.before), line(t("after"), found.after)] }));
     lab.expose({ change: () => found });
   }
   async function measure() {
-    const found = await withProgress(lab, result, (onProgress, signal) => lab.request("honest/heads", { ...base, change: how, seed }, { onProgress, signal }));
-    if (!found) return;
-    alone = found.heads, lab.set({ alone: how }), draw();
-    lab.expose({ alone: () => Array.from(found.heads.data) });
+    const asked = how, answer = await withProgress(lab, measured, (onProgress, signal) => lab.request("honest/heads", { ...base, change: asked, seed }, { onProgress, signal }));
+    if (!answer || asked !== how) return;
+    alone = answer.heads, lab.set({ alone: how }), draw();
   }
+  lab.expose({ alone: () => alone && Array.from(alone.data) });
   draw(), lab.attempt(apply, result);
-  if (lab.state.alone === how) lab.attempt(measure, result);
+  if (lab.state.alone === how || small) lab.attempt(measure, measured);
   return h("section", { class: "card" }, h("h2", { class: "first" }, t("heads")), h("p", { class: "soft" }, t("headsHow")),
-    h("div", { class: "row" }, select(t("give"), CHANGES.map(change => [change, t(`gives_${change}`)]), how, value => { how = value, alone = null, lab.set({ give: value, alone: null }), draw(); }), button(t("each"), () => lab.attempt(measure, result), { id: "each" }), button(t("clear"), () => { edits.clear(), lab.set({ edits: null }), draw(), lab.attempt(apply, result); })),
-    grid, note, result);
+    h("div", { class: "row" }, bar(t("give"), CHANGES.map(change => [change, h("span", { title: t(`gives_${change}`) }, t(change))]), how, value => { how = value, alone = null, lab.set({ give: value, alone: null }), draw(); if (small) lab.attempt(measure, measured); }), button(t("each"), () => lab.attempt(measure, measured), { id: "each" }), button(t("clear"), () => { edits.clear(), lab.set({ edits: null }), draw(), lab.attempt(apply, result); })),
+    grid, measured, note, result);
 }

@@ -3,15 +3,16 @@ import { bar, button, chosenModel, fileButtons, headPicker, cautionLine, modelPi
 import { clamp, formatExact, formatShort, numeral, fill, h, topEntries, formatPercent, scaleCanvas } from "lab/dom.js";
 import { npz, saveFile } from "lab/export.js";
 import { modelInput, pixelsOf } from "lab/inputs.js";
-import { keysForHalf, largest, lightImage, lightLegend, strengthSlider } from "lab/overlay.js";
+import { dimmedImage, keysForHalf, largest, lightImage, lightLegend, strengthSlider } from "lab/overlay.js";
 import { dots, numbersTable } from "lab/charts.js";
+import { rankingTable } from "lab/ranking.js";
 import { cards, fold, stage } from "lab/stage.js";
 
 export const name = "image";
 export const text = {
   en: {
     title: "Image", lead: "The image is divided into patches, and each patch attends to all patches. Move over the picture: bright patches are those that the patch under the pointer attends to. Click to keep a patch. The small pictures show the same patch in every head; click one to open it. You can draw a digit or drop an image of your own.",
-    look: (name, half, count, layer, head) => `in layer ${layer}, head ${head}, half of the weight of ${name} is on ${half} of ${count} tokens.`, lookRollout: (name, half, count) => `through all layers, half of what reaches ${name} comes from ${half} of ${count} tokens.`,
+    look: (name, key, share, half, count, layer, head) => `in layer ${layer}, head ${head}, ${name} gives ${share} of its weight to ${key}; half of it is on ${half} of ${count} tokens.`, lookRollout: (name, half, count) => `through all layers, half of what reaches ${name} comes from ${half} of ${count} tokens.`,
     film: "This query in every head", filmHead: (layer, head, most) => `layer ${layer}, head ${head}, largest weight ${most}`, layerShort: n => `layer ${n}`, strength: "overlay", more: "More about this picture: distances, every head, downloads",
     picture: "Weights of the chosen patch", mode: "Show", mode_heat: "one patch", mode_arrows: "strongest links", mode_rollout: "all layers (rollout)",
     query: name => `Query: ${name}`,
@@ -25,7 +26,7 @@ export const text = {
   },
   zh: {
     title: "图像", lead: "图像被切成图块，每个图块关注所有图块。在图上移动鼠标：亮的图块就是鼠标所指图块关注的地方；点击可固定一个图块。小图是同一个图块在各个头里的样子，点击可打开。也可以手绘数字或拖入自己的图像。",
-    look: (name, half, count, layer, head) => `在第 ${layer} 层的头 ${head} 里，${name}的权重有一半落在 ${count} 个词元中的 ${half} 个上。`, lookRollout: (name, half, count) => `经过所有层，到达${name}的信息有一半来自 ${count} 个词元中的 ${half} 个。`,
+    look: (name, key, share, half, count, layer, head) => `在第 ${layer} 层的头 ${head} 里，${name}把 ${share} 的权重给了${key}；一半的权重集中在 ${count} 个词元中的 ${half} 个上。`, lookRollout: (name, half, count) => `经过所有层，到达${name}的信息有一半来自 ${count} 个词元中的 ${half} 个。`,
     film: "同一查询在各个头里", filmHead: (layer, head, most) => `第 ${layer} 层，头 ${head}，最大权重 ${most}`, layerShort: n => `第 ${n} 层`, strength: "叠加强度", more: "更多：距离、每个头的统计、下载",
     picture: "所选图块的权重", mode: "显示", mode_heat: "单个图块", mode_arrows: "最强连接", mode_rollout: "所有层（rollout）",
     query: name => `查询：${name}`,
@@ -39,6 +40,11 @@ export const text = {
   },
 };
 const TALL = 500, WIDE = 760, MOST = 2048, SMALL = 132;
+// Where to start: the head whose patch looks farthest away with the most weight; with a class token or object queries the last layer.
+function startOf({ attentions, crossed, class_token: classToken }) {
+  const last = { attention: attentions.length + crossed.length - 1, head: 0, weight: -1 };
+  return classToken || crossed.length ? last : attentions.reduce((best, one, attention) => Array.from(one.link_weights.data).reduce((held, weight, head) => weight > held.weight ? { attention, head, weight } : held, best), last);
+}
 
 export async function show(root, lab) {
   const { t } = lab, model = chosenModel(lab, ["image"]);
@@ -48,11 +54,11 @@ export async function show(root, lab) {
   if (!input) return void root.append(h("p", { class: "note" }, t("noInput")));
   const asked = { model: model.name, input }, picture = await lab.request("image/run", asked), [rows, columns] = picture.grid, extra = picture.class_token ? 1 : 0, count = rows * columns + extra;
   // Self-attentions of the image tokens first, then the cross-attentions of a detector's queries.
-  const all = [...picture.attentions, ...picture.crossed], attention = clamp(Number(lab.state.attention ?? all.length - 1), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1);
+  const all = [...picture.attentions, ...picture.crossed], start = startOf(picture), attention = clamp(Number(lab.state.attention ?? start.attention), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? (lab.state.attention === undefined ? start.head : 0)), 0, seen.heads - 1);
   const across = attention >= picture.attentions.length, queries = across ? seen.queries : count, found = picture.prediction.type === "objects" ? picture.prediction.items : [], boxOf = n => found.find(one => one.query === n);
   const mode = across ? "heat" : lab.state.mode ?? "heat", matrix = mode === "rollout" ? (await lab.request("image/rollout", asked)).flow : (await lab.request("heads/map", mapRequest(asked, seen, head))).weights;
-  const middle = extra ? 0 : Math.floor(rows / 2) * columns + Math.floor(columns / 2);
-  let pinned = clamp(Number(lab.state.query ?? (across ? found[0]?.query ?? 0 : middle)), 0, queries - 1), query = pinned, strength = Number(lab.state.strength ?? 0.8);
+  const first = across ? found[0]?.query ?? 0 : extra ? 0 : seen.links.data[2 * head];
+  let pinned = clamp(Number(lab.state.query ?? first), 0, queries - 1), query = pinned, strength = Number(lab.state.strength ?? 1);
   const cellName = n => n < extra ? t("classToken") : t("patch", Math.floor((n - extra) / columns) + 1, (n - extra) % columns + 1), named = n => across ? t("objectQuery", n, boxOf(n)?.label) : cellName(n), row = i => matrix.data.subarray(i * count, (i + 1) * count);
 
   const canvas = h("canvas", { tabindex: 0, role: "application", class: "overlay", "aria-label": t(across ? "whereQuery" : "picture"), onkeydown: press, onpointermove: hover, onpointerleave: () => look(pinned), onclick: event => choose(under(event)) });
@@ -73,21 +79,22 @@ export async function show(root, lab) {
       cautionLine(lab), backendLine(lab, picture)));
 
   // The picture with the weights of the query over it.
-  const source = pixelsOf(picture.pixels), cell = Math.min(TALL / rows, WIDE / columns), high = cell * rows, wide = cell * columns;
+  const source = pixelsOf(picture.pixels), ground = dimmedImage(source), cell = Math.min(TALL / rows, WIDE / columns), high = cell * rows, wide = cell * columns;
   const ends = [wide * Math.min(1, picture.size[1] / (columns * picture.cell[1])), high * Math.min(1, picture.size[0] / (rows * picture.cell[0]))];  // a picture need not fill its last cells
   const boxAt = n => [(n - extra) % columns * cell, Math.floor((n - extra) / columns) * cell, cell, cell];
   function paint() {
     const pen = scaleCanvas(canvas, wide, high), weights = row(query), patches = weights.subarray(extra), most = largest(mode === "rollout" ? patches.filter((_, n) => n + extra !== query) : patches); // of a rollout the patch itself is off the scale
     canvas.style.height = "auto";
     pen.imageSmoothingEnabled = false, pen.drawImage(source, 0, 0, ...ends);
+    pen.globalAlpha = strength, pen.drawImage(ground, 0, 0, ...ends), pen.globalAlpha = 1;
     if (mode !== "arrows") {
-      pen.globalAlpha = strength;
-      pen.drawImage(lightImage(patches, rows, columns, most), 0, 0, columns, rows, 0, 0, wide, high), pen.globalAlpha = 1;
+      pen.globalAlpha = strength, pen.drawImage(lightImage(patches, rows, columns, most), 0, 0, columns, rows, 0, 0, wide, high), pen.globalAlpha = 1;
+      if (!across && mode === "heat" && query >= extra) rays(pen, weights);
     } else arrows(pen);
     const mine = one => across && one.query === query;  // drawn last, over the others
     for (const one of found.filter(one => !mine(one) && one.probability >= picture.prediction.sure).concat(found.filter(mine))) framed(pen, one);
     if (!across && query >= extra) outline(pen, boxAt(query));
-    fill(legendPlace, lightLegend(lab, most, t("weight")), extra ? button([t("classToken"), " ", h("span", { class: "digits" }, formatShort(weights[0]))], () => choose(0), { class: "small", "aria-pressed": query === 0 && !across, title: t("onClass", formatExact(weights[0])) }) : null, strengthSlider(t("strength"), strength, value => { strength = value, lab.set({ strength: value === 0.8 ? null : value }), paint(); }), h("span", { class: "soft" }, t("query", named(query))));
+    fill(legendPlace, lightLegend(lab, most, t("weight")), extra ? button([t("classToken"), " ", h("span", { class: "digits" }, formatShort(weights[0]))], () => choose(0), { class: "small", "aria-pressed": query === 0 && !across, title: t("onClass", formatExact(weights[0])) }) : null, strengthSlider(t("strength"), strength, value => { strength = value, lab.set({ strength: value === 1 ? null : value }), paint(); }), h("span", { class: "soft" }, t("query", named(query))));
   }
   const outline = (pen, box) => { pen.lineWidth = 5, pen.strokeStyle = "#fff", pen.strokeRect(...box), pen.lineWidth = 2.5, pen.strokeStyle = "#b04e0a", pen.strokeRect(...box); };
   // The box of a detected object with its class; the box of the chosen query is highlighted.
@@ -98,11 +105,19 @@ export async function show(root, lab) {
     const y = Math.max(13, top * tall - 4), size = pen.measureText(words).width;
     pen.fillStyle = mine ? "#b04e0a" : "rgb(20 22 31 / 0.75)", pen.fillRect(left * w, y - 12, size + 6, 15), pen.fillStyle = "#fff", pen.fillText(words, left * w + 3, y);
   }
+  const centre = n => { const [x, y, w, tall] = n < extra ? [0, 0, 0, 0] : boxAt(n); return [x + w / 2, y + tall / 2]; };
+  // A curve from the query to each patch that gets a tenth of its weight.
+  function rays(pen, weights) {
+    const [x, y] = centre(query);
+    for (const { index, value } of topEntries(weights, 6, key => key < extra || key === query || weights[key] < 0.1)) {
+      const [to, down] = centre(index), bend = [(x + to) / 2 + (y - down) * 0.14, (y + down) / 2 + (to - x) * 0.14];
+      for (const [colour, more] of [["rgb(11 13 22 / 0.55)", 3], ["#ff9d4d", 0]]) pen.strokeStyle = colour, pen.lineWidth = 1.5 + 5 * value + more, pen.lineCap = "round", pen.beginPath(), pen.moveTo(x, y), pen.quadraticCurveTo(...bend, to, down), pen.stroke();
+    }
+  }
   function arrows(pen) {
-    const centre = n => { const [x, y, w, tall] = n < extra ? [0, 0, 0, 0] : boxAt(n); return [x + w / 2, y + tall / 2]; };
     for (let n = extra; n < count; n++) {
       const [best] = topEntries(row(n), 1, key => key < extra), [x, y] = centre(n), [to, down] = centre(best.index);
-      pen.strokeStyle = pen.fillStyle = "#b04e0a", pen.globalAlpha = 0.25 + 0.75 * Math.sqrt(best.value), pen.lineWidth = 1 + 4 * best.value;
+      pen.strokeStyle = pen.fillStyle = n === query ? "#fff" : "#ff9d4d", pen.globalAlpha = n === query ? 1 : 0.12 + 0.6 * best.value, pen.lineWidth = 0.8 + 2.4 * best.value;
       pen.beginPath(), best.index === n ? pen.arc(x, y, cell / 5, 0, 7) : (pen.moveTo(x, y), pen.lineTo(to, down)), pen.stroke();
       pen.beginPath(), pen.arc(to, down, 3, 0, 7), pen.fill();
     }
@@ -110,8 +125,8 @@ export async function show(root, lab) {
   }
   function tell(spoken) {
     const weights = row(query), best = topEntries(weights, 6), sum = weights.reduce((total, x) => total + x, 0), half = keysForHalf(weights);
-    page.look(t(mode === "rollout" ? "lookRollout" : "look", named(query), half, count, seen.layer, head));
-    fill(side, numbersTable(lab, { caption: t("topKeys", named(query)), columns: [t("cell"), t("weight")], rows: best.map(({ index, value }) => [h("span", {}, cellName(index)), numeral(value)]), ...(across ? {} : { onRow: n => choose(best[n].index) }) }), h("p", { class: "soft row-sum", title: formatExact(sum) }, t("sum", sum.toFixed(3))), mode === "rollout" ? h("p", { class: "soft" }, t("rolloutWords")) : null);
+    page.look(mode === "rollout" ? t("lookRollout", named(query), half, count) : t("look", named(query), cellName(best[0].index), formatPercent(best[0].value, 0), half, count, seen.layer, head));
+    fill(side, rankingTable(t("topKeys", named(query)), best.map(({ index, value }) => ({ name: cellName(index), value, own: true, ...(across ? {} : { onPick: () => choose(index) }) }))), h("p", { class: "soft row-sum", title: formatExact(sum) }, t("sum", sum.toFixed(3))), mode === "rollout" ? h("p", { class: "soft" }, t("rolloutWords")) : null);
     if (found.length) fill(listed, h("h3", {}, t("objects")), h("p", { class: "soft" }, t(picture.queries ? "objectsHow" : "cellsHow", picture.prediction.sure)), numbersTable(lab, { caption: "", columns: [t("object"), t("probability"), t(picture.queries ? "queryNumber" : "cell")], rows: found.map(one => [h("span", { translate: "no" }, one.label), one.probability, h("span", {}, picture.queries ? t("ofQuery", one.query) : cellName(one.query + extra))]), ...(across || !picture.queries ? { onRow: n => choose(found[n].query) } : {}) }));
     if (spoken) lab.announce(`${named(query)}: ${cellName(best[0].index)} ${formatExact(best[0].value)}`);
   }
@@ -125,7 +140,7 @@ export async function show(root, lab) {
     fill(film, layers.map((one, n) => h("div", { class: "film-row" }, h("span", { class: "at" }, t("layerShort", one.layer)), Array.from({ length: one.heads }, (_, m) => {
       const weights = answer.weights[n].data.subarray(m * count, (m + 1) * count), patches = weights.subarray(extra), small = h("canvas", { "aria-hidden": "true" }), pen = scaleCanvas(small, SMALL * columns / Math.max(rows, columns), SMALL * rows / Math.max(rows, columns)), here = n + offset === attention && m === head;
       const size = [SMALL * columns / Math.max(rows, columns), SMALL * rows / Math.max(rows, columns)];
-      pen.imageSmoothingEnabled = false, pen.drawImage(source, 0, 0, ...size), pen.globalAlpha = 0.9, pen.drawImage(lightImage(patches, rows, columns, largest(patches)), 0, 0, columns, rows, 0, 0, ...size);
+      pen.imageSmoothingEnabled = false, pen.drawImage(ground, 0, 0, ...size), pen.drawImage(lightImage(patches, rows, columns, largest(patches)), 0, 0, columns, rows, 0, 0, ...size);
       small.style.width = "100%", small.style.height = "auto";
       return h("button", { type: "button", "aria-pressed": here, "aria-label": t("filmHead", one.layer, m, formatShort(largest(patches))), title: t("filmHead", one.layer, m, formatShort(largest(patches))), onclick: () => chosenHead(n + offset, m) }, small);
     }))));

@@ -1,5 +1,5 @@
 // Long text: up to two hundred thousand characters. The map is pooled and computed for the visible region; nothing of size n² is sent or stored.
-import { allUnknown, bar, boundaryOf, button, check, chosenModel, fileBox, headPicker, inputBox, cautionLine, modelPicker, noticeBox, select, sizeLine, withProgress } from "lab/controls.js";
+import { allUnknown, bar, boundaryOf, button, check, chosenModel, examplesSign, fileBox, popover, headPicker, inputBox, cautionLine, modelPicker, noticeBox, select, sizeLine, withProgress } from "lab/controls.js";
 import { clamp, formatShort, numeral, fill, h, scaleCanvas, cssVariable, UNKNOWN_MARK } from "lab/dom.js";
 import { heatMap } from "lab/heat_map.js";
 import { curves, numbersTable } from "lab/charts.js";
@@ -16,7 +16,7 @@ export const text = {
     windows: "Read", windowsOn: "by windows", windowsOff: "at once", windowed: (count, length) => `Read in ${count} windows of ${length} tokens, the length this model was trained on. They overlap by half; the row of each token comes from the window in which it has the most context, and there is no weight between tokens of different windows. The dashed line ends the first ${length} tokens.`, atOnce: length => `Read at once. The model was trained on at most ${length} tokens; a dashed line shows where they end, and weights beyond it mean little.`,
     minimap: "The whole text, with the region shown; click or drag to go there", more: "Resolution and exactness",
     recallNote: "This attention is hand-made, not trained. It finds earlier positions that end with the same characters. Head 0 attends to the character that followed there, head 1 to the position itself, with more weight on nearer positions.",
-    yours: "Your text", openText: "Open a text file, or drop it here", sample: "Regard's own source", sampleCourse: "Text of the course", region: (a, b, c, d) => `queries ${a} … ${b} × keys ${c} … ${d}`,
+    yours: "Your text", openText: "Open or drop a text", sample_verses: "Verses that repeat themselves", sample_course: "Text of the course", sample_source: "Regard's own source, 20,000 characters", region: (a, b, c, d) => `queries ${a} … ${b} × keys ${c} … ${d}`,
     whole: "Whole text", zoomIn: "Zoom in", zoomOut: "Zoom out", up: "Up", down: "Down", left: "Left", right: "Right",
     zoomHelp: "Wheel, pinch or + and − zoom, 0 shows the whole text, dragging or W A S D move the view, Shift and dragging zoom to a rectangle.", mapTitle: "Pooled weights",
     pooled: (r, c) => `Pooled: a cell is the mean over ${r} queries of their summed weight on ${c} keys.`, single: "One cell is one query and one key.",
@@ -35,7 +35,7 @@ export const text = {
     windows: "阅读方式", windowsOn: "分窗口", windowsOff: "一次读完", windowed: (count, length) => `共分 ${count} 个窗口，每个 ${length} 个词元，即模型训练时的长度。相邻窗口重叠一半；每个词元的那一行取自它上下文最多的窗口，不同窗口的词元之间没有权重。虚线处是前 ${length} 个词元的终点。`, atOnce: length => `一次读完。模型训练时最多见过 ${length} 个词元；虚线标出界限，之后的权重意义不大。`,
     minimap: "全文和所示区域；点击或拖动可跳转", more: "分辨率与精确度",
     recallNote: "这个注意力是人工构造的，未经训练。它在前文中查找结尾相同的位置。头 0 关注其后的下一个字符，头 1 关注该位置本身，距离近的权重更大。",
-    yours: "你的文本", openText: "打开文本文件，或拖到这里", sample: "Regard 自己的源代码", sampleCourse: "课程的文本", region: (a, b, c, d) => `查询 ${a} … ${b} × 键 ${c} … ${d}`, whole: "全文", zoomIn: "放大",
+    yours: "你的文本", openText: "打开或拖入文本", sample_verses: "诗经：重章叠句", sample_course: "课程的文本", sample_source: "Regard 自己的源代码，20,000 个字符", region: (a, b, c, d) => `查询 ${a} … ${b} × 键 ${c} … ${d}`, whole: "全文", zoomIn: "放大",
     zoomOut: "缩小", up: "上", down: "下", left: "左", right: "右",
     zoomHelp: "滚轮、双指或 + − 缩放，0 显示全文，拖动或 W A S D 移动，按住 Shift 拖动可框选放大。", mapTitle: "池化后的权重", pooled: (r, c) => `已池化：每格是 ${r} 个查询在 ${c} 个键上的权重之和的平均。`, single: "一格对应一个查询和一个键。",
     orientationPart: "行 = 查询，列 = 键；每行之和是其权重落在所示键上的比例。", visited: (n, all) => `均匀选取 ${all} 个查询中的 ${n} 个进行计算。`, exact: "计算每一个查询",
@@ -46,7 +46,7 @@ export const text = {
     cells: "格数",
   },
 };
-const MINI = 96;
+const MINI = 96, SAMPLES = ["verses", "course", "source"], SMALLEST = 0.01, APART = [1, 16, 256, 4096];
 const kept = new Map(); // texts too long for an address, by their name
 const nameOf = words => { let sum = 7; for (let n = 0; n < words.length; n++) sum = (sum * 31 + words.charCodeAt(n)) | 0; return `${words.length}-${(sum >>> 0).toString(36)}`; };
 const stored = id => { try { return kept.get(id) ?? sessionStorage.getItem(`regard.long.${id}`); } catch { return kept.get(id) ?? null; } };
@@ -58,32 +58,35 @@ const reads = model => model.modality === "long" || (model.modality === "text" &
 
 export async function show(root, lab) {
   const { t, state } = lab;
-  if (state.model === undefined) lab.set({ model: "recall" });
-  const model = chosenModel(lab, reads), again = changes => lab.set({ attention: null, head: null, rows: null, keys: null, ...changes }, { show: true, replace: false });
-  const sample = state.text === undefined && (state.kept === undefined || !stored(state.kept)) ? (await lab.request("long/sample", model.modality === "long" ? { characters: 20000 } : { language: model.languages.includes("zh") ? "zh" : "en" })).text : null;
+  // a trained model with a head that finds repetitions, where there is one in the page's language
+  if (state.model === undefined) lab.set({ model: lab.models.find(one => one.card.long && one.languages.includes(lab.language === "zh" ? "zh" : "en"))?.name ?? "recall" });
+  const model = chosenModel(lab, reads), start = model?.card.long ?? {}, again = changes => lab.set({ attention: null, head: null, rows: null, keys: null, ...changes }, { show: true, replace: false });
+  const language = model.modality === "long" ? lab.language : model.languages.includes("zh") ? "zh" : "en", name = SAMPLES.includes(state.sample) ? state.sample : SAMPLES[0];
+  const sample = state.text === undefined && (state.kept === undefined || !stored(state.kept)) ? (await lab.request("long/sample", { name, language: language === "zh" ? "zh" : "en", ...(name === "source" ? { characters: 20000 } : {}) })).text : null;
   const words = state.text ?? (state.kept && stored(state.kept)) ?? sample;
   const use = words => again(words === sample ? { text: null, kept: null } : words.length <= 2000 ? { text: words, kept: null } : { text: null, kept: store(words) });
+  const samples = close => h("div", { class: "menu" }, SAMPLES.map(one => button(t(`sample_${one}`), () => { close(), again({ sample: one === SAMPLES[0] ? null : one, text: null, kept: null }); }, { class: "example", "data-sample": one })));
   lab.bar(modelPicker(lab, { modalities: reads, onChange: model => again({ model }) }),
     inputBox(lab, { value: words, model: null, examples: [], label: t("yours"), onRun: ({ text }) => use(text) }),
-    lab.exported ? "" : fileBox(lab, ".txt,.md,text/*", t("openText"), async file => use(await file.text())), lab.exported ? "" : button(t(model.modality === "long" ? "sample" : "sampleCourse"), () => again({ text: null, kept: null }), { class: "quiet" }));
+    lab.exported ? "" : popover(t("examples"), examplesSign(lab), samples, { class: "quiet" }), lab.exported ? "" : fileBox(lab, ".txt,.md,text/*", t("openText"), async file => use(await file.text())));
   const request = { model: model.name, input: { text: words }, ...(model.modality === "long" || state.once === "1" ? {} : { windows: true }) }, place = h("div", {});
   root.append(place);
   const run = await withProgress(lab, place, (onProgress, signal) => lab.request("long/run", request, { onProgress, signal }));
   if (!run) return;
   place.remove();
   if (allUnknown(run.notices)) return void root.append(noticeBox(lab, run.notices, ["text"]) ?? "");
-  const view = new Long(root, lab, request, run, words);
+  const view = new Long(root, lab, request, run, words, start);
   await view.build();
   lab.expose({ read: () => view.read(), keep: () => view.toKeep() });
 }
 
 class Long {
-  constructor(root, lab, request, run, words) {
+  constructor(root, lab, request, run, words, start) {
     const span = key => lab.state[key]?.split("-").map(Number);
     Object.assign(this,
       { root, lab, request, run, letters: Array.from(words), asked: lab.latestRequest(), rowAsked: lab.latestRequest(), wholeAsked: lab.latestRequest(), exact: lab.state.exact === "1",
-        apart: Number(lab.state.apart ?? (run.tokens > 4096 && !run.windows ? 256 : 16)), cells: Number(lab.state.cells ?? 256) });
-    this.attention = clamp(Number(lab.state.attention ?? 0), 0, run.attentions.length - 1), this.head = clamp(Number(lab.state.head ?? 0), 0, this.one.heads - 1);
+        apart: Number(lab.state.apart ?? APART.findLast(n => n < run.tokens && n <= (run.tokens > 4096 && !run.windows ? 256 : 16)) ?? 1), cells: Number(lab.state.cells ?? 256) });
+    this.attention = clamp(Number(lab.state.attention ?? start.attention ?? 0), 0, run.attentions.length - 1), this.head = clamp(Number(lab.state.head ?? (lab.state.attention === undefined ? start.head : 0) ?? 0), 0, this.one.heads - 1);
     const first = size => [0, run.windows ? Math.min(size, 5 * run.windows.length) : size]; // of many windows the first few
     this.rows = span("rows") ?? first(this.one.queries), this.keys = span("keys") ?? first(this.one.keys);
     this.length = run.windows?.length ?? boundaryOf(run.notices);
@@ -189,6 +192,11 @@ class Long {
     const start = at(first, 0), end = Math.min(at(last - 1, 1), start + 60), unknown = this.run.unknown.data.subarray(first, last).some(Boolean);
     return [cut(start - room, start), (unknown ? UNKNOWN_MARK : "") + cut(start, end), cut(end, end + room)];
   }
+  // A token with the words around it.
+  around(n) {
+    const room = /[\u2e80-\u9fff]/.test(this.words(n, n + 1, 3).join("")) ? 5 : 14, parts = this.words(n, n + 1, room), [before, own, after] = [parts[0].replace(/^.*↵/, ""), parts[1], parts[2].replace(/↵.*$/, "")];
+    return `${before.length >= room ? before.replace(/^[\p{Script=Latin}\p{N}'-]*\s/u, "") : before}${own}${after.length >= room ? after.replace(/\s[\p{Script=Latin}\p{N}'-]*$/u, "") : after}`.trim();
+  }
   snippet(first, last,
     role) { const [before, own, after] = this.words(first, last, 22); return h("span", { translate: "no", class: "snippet" }, before, h("b", { class: role }, own),
       after); }
@@ -215,7 +223,7 @@ class Long {
         found.visited < found.of ? t("visited", format(found.visited), format(found.of)) : t("exactDone", format(found.of))),
       found.visited < found.of || this.exact ? check(t("exact"), this.exact, on => { this.exact = on, lab.set({ exact: on ? 1 : null }), this.fetch(); }) : null);
     const link = found.links.shape[0] ? [found.links.data[0], found.links.data[1]] : null;
-    this.page.look(link && t("look", ...[0, 1].map(n => h("span", { class: n ? "key" : "query", translate: "no" }, `“${this.words(link[n], link[n] + 1, 6).join("")}”`)), numeral(found.link_weights.data[0]), format(Math.abs(link[0] - link[1]))));
+    this.page.look(link && t("look", ...[0, 1].map(n => h("span", { class: n ? "key" : "query", translate: "no" }, `“${this.around(link[n])}”`)), numeral(found.link_weights.data[0]), format(Math.abs(link[0] - link[1]))));
     this.showLinks(), this.showCharts(), this.ask(link ? link[0] : this.rows[0]);
   }
   // Where the longest training input ends, in cells of the map.
@@ -234,7 +242,7 @@ class Long {
   }
   showLinks() {
     const { lab, found } = this, { t } = lab, count = found.links.shape[0], pair = n => [found.links.data[2 * n], found.links.data[2 * n + 1]];
-    const distances = [[1, 1], [16, 16], [256, 256], [4096, 4096]].filter(([n]) => n < this.one.keys);
+    const distances = APART.filter(n => n < this.one.keys).map(n => [n, n]);
     fill(this.links,
       h("div", { class: "map-head" }, h("h3", {}, t("links")),
         select(t("apart"), distances, this.apart, apart => { this.apart = Number(apart), lab.set({ apart }), this.fetch(); })),
@@ -274,10 +282,11 @@ class Long {
     const { lab } = this, { t } = lab, found = await this.rowAsked("long/row", this.rowRequest(query)).catch(() => null);
     if (!found) return;
     this.query = { query, found };
+    const shown = Array.from(found.keys.data.keys()).filter(n => n < 3 || found.weights.data[n] >= SMALLEST);
     fill(this.row, h("h3", {}, t("one", query)), h("p", {}, this.snippet(query, query + 1, "query")),
       numbersTable(lab,
         { caption: t("one", query), quiet: true, columns: [t("key"), t("linkWeight")],
-          rows: Array.from(found.keys.data, (j, n) => [h("span", {}, h("span", { class: "at" }, j, " "), this.snippet(j, j + 1, "key")), numeral(found.weights.data[n])]) }));
+          rows: shown.map(n => { const j = found.keys.data[n]; return [h("span", {}, h("span", { class: "at" }, j, " "), this.snippet(j, j + 1, "key")), numeral(found.weights.data[n])]; }) }));
   }
   read() { return { rows: this.rows, keys: this.keys, shape: this.found?.map.shape, visited: this.found?.visited, of: this.found?.of, took: this.took,
     query: this.query && { query: this.query.query, keys: Array.from(this.query.found.keys.data), weights: Array.from(this.query.found.weights.data) },

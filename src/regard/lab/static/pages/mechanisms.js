@@ -25,7 +25,7 @@ export const text = {
     visited: "tiles visited", unknown: "unknown", refused: "This combination is refused:", python: "Python", layer: "As a trainable layer",
     curve: "Position bias by distance, one line per head", curveX: "distance i − j", curveY: "bias added to the score", headName: n => `head ${n}`,
     approximate: "An approximation compares no single pair of query and key, so presets start without position and mask. Add them to see what is refused.",
-    look: (share, work) => `${share} of all pairs are visible; the backend visits ${work} of the tiles.`, lookBias: (head, low) => `In head ${head} the bias falls to ${low} at the farthest visible key.`, dragHow: "Drag in the map to widen or narrow the window.", biasTitle: head => `Mask and position bias of head ${head}`, biasWhat: "bias", code: "Code", headSlider: "head shown",
+    look: (most, keys, share) => `a query sees at most ${most} of ${keys} keys; ${share} of all pairs are visible.`, lookTiles: work => ` The backend visits ${work} of the tiles.`, lookBias: (head, low) => `In head ${head} the bias falls to ${low} at the farthest visible key.`, dragHow: "Drag in the map to widen or narrow the window.", biasTitle: head => `Mask and position bias of head ${head}`, biasWhat: "bias", code: "Code", headSlider: "head shown",
     m0: "everything", m1: "causal", m2: "window", m3: "causal window", m4: "dilated", m5: "window + global", m6: "Longformer", m7: "BigBird", m8: "random blocks", m9: "all but near", p0: "none", p1: "ALiBi", p2: "rotary", p3: "learned bias", p4: "T5", p5: "Shaw", p6: "Transformer-XL",
     dictionary: "Soft dictionary",
     dictionaryHow: "A dictionary returns one value for an exact key. Attention compares the query with every key and returns the weighted mean of all values.",
@@ -44,7 +44,7 @@ export const text = {
     formula: "公式", plan: "开销", backend: "后端", reason: "不可用的原因", operations: "运算次数", moved: "访存字节数", peak: "额外内存峰值", visited: "访问的分块", unknown: "未知", refused: "不支持这种组合：",
     python: "Python", layer: "作为可训练的层", curve: "位置偏置随距离的变化，每个头一条线", curveX: "距离 i − j", curveY: "加到分数上的偏置", headName: n => `头 ${n}`,
     approximate: "近似方法不逐对比较查询和键，因此预设不带位置项和掩码。加上它们，可以看到哪些组合不被支持。",
-    look: (share, work) => `所有查询-键对中有 ${share} 可见；后端访问 ${work} 的分块。`, lookBias: (head, low) => `头 ${head} 的偏置在最远的可见键上降到 ${low}。`, dragHow: "在图中拖动，可以加宽或收窄窗口。", biasTitle: head => `头 ${head} 的掩码与位置偏置`, biasWhat: "偏置", code: "代码", headSlider: "显示的头",
+    look: (most, keys, share) => `每个查询最多看到 ${keys} 个键中的 ${most} 个；所有查询-键对中有 ${share} 可见。`, lookTiles: work => `后端只访问 ${work} 的分块。`, lookBias: (head, low) => `头 ${head} 的偏置在最远的可见键上降到 ${low}。`, dragHow: "在图中拖动，可以加宽或收窄窗口。", biasTitle: head => `头 ${head} 的掩码与位置偏置`, biasWhat: "偏置", code: "代码", headSlider: "显示的头",
     m0: "全部可见", m1: "因果", m2: "窗口", m3: "因果窗口", m4: "空洞", m5: "窗口 + 全局", m6: "Longformer", m7: "BigBird", m8: "随机分块", m9: "仅远处", p0: "无", p1: "ALiBi", p2: "旋转", p3: "可学习偏置", p4: "T5", p5: "Shaw", p6: "Transformer-XL",
     dictionary: "软字典", dictionaryHow: "普通字典用精确匹配的键返回一个值。注意力把查询与每个键比较，返回所有值的加权平均。",
     asked: "查询", entry: "键", value: "值", weight: "权重", part: "权重 × 值", sharpness: "逆温度", answer: "软查找", hard: "硬查找", hardHow: word => `只取“${word}”的值`, add: "添加一个键",
@@ -147,18 +147,21 @@ function showPlan(page) {
   fill(page.code, found.python.split("\n").at(-1).replace(/^y = /, ""));
   fill(place, found.refused ? h("div", { class: "error", role: "alert" }, h("p", {}, t("refused")), h("p", { translate: "no" }, found.refused)) : null);
   const share = found.allowed === null ? null : formatPercent(found.allowed), low = found.bias ? Math.min(...found.bias.data.filter((_, n) => found.mask.data[n])) : 0;
-  page.stage.look([share ? t("look", share, formatPercent(found.plan.tiles)) : t("tiles", ...found.tile), found.bias && low < 0 ? ` ${t("lookBias", page.shownHead, formatShort(low))}` : ""]);
+  const [rows, columns] = found.mask?.shape ?? [0, 0], most = Math.max(...Array.from({ length: rows }, (_, i) => found.mask.data.subarray(i * columns, (i + 1) * columns).reduce((sum, x) => sum + (x ? 1 : 0), 0)));
+  page.stage.look([share ? t("look", most, columns, share) : t("tiles", ...found.tile), found.plan.tiles < 0.995 ? t("lookTiles", formatPercent(found.plan.tiles)) : "", found.bias && low < 0 ? ` ${t("lookBias", page.shownHead, formatShort(low))}` : ""]);
   const heads = found.curve?.added.shape[0] ?? 0, width = found.curve?.distance.shape[0], palette = colourTable("weights");
   fill(page.details, h("section", { class: "card" }, h("h3", {}, t("formula")), h("div", { class: "math", tabindex: 0, role: "region", "aria-label": t("formula") }, formulaOf(found))),
     cards(found.curve ? h("section", { class: "card" }, curves(lab, { title: t("curve"), xWords: t("curveX"), yWords: t("curveY"), width: 460, height: 200,
       series: Array.from({ length: Math.min(heads, 8) }, (_, n) => ({ name: t("headName", n), strong: n === page.shownHead ? true : false, xs: found.curve.distance.data, ys: found.curve.added.data.subarray(n * width, (n + 1) * width), colour: cssColour(palette[90 + Math.floor(n * 150 / Math.max(1, Math.min(heads, 8) - 1))]) })) })) : null, planCard(lab, found.plan)),
     fold(t("python"), code(lab, t("python"), found.python), found.layer ? code(lab, t("layer"), found.layer) : null));
 }
+// The first key that a query sees.
+const farthest = ({ shape: [, columns], data }, row) => { const first = data.subarray(row * columns, (row + 1) * columns).findIndex(Boolean); return first < 0 ? Math.min(row, columns - 1) : first; };
 function maskOptions(lab, found, shownHead) {
   const { t } = lab, { tiles, bias } = found, held = tiles ?? found.mask, [r, c] = found.tile ?? [1, 1], span = (n, step, size) => step === 1 ? String(n) : `${n * step}–${Math.min(size, (n + 1) * step) - 1}`;
   const state = (i, j) => tiles ? tiles.data[i * held.shape[1] + j] : 2 * held.data[i * held.shape[1] + j], row = i => span(i, r, found.sizes.queries), column = j => span(j, c, found.sizes.keys), shade = colourTable("weights");
   const swatch = (value, words) => h("span", { class: "swatch" }, h("span", { class: value === null ? "hatched" : "patch", style: value === null ? {} : { background: cssColour(shade[Math.round(255 * value)]) } }), words);
-  const plain = { masked: Uint8Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 0 ? 1 : 0), shape: held.shape, rowNames: row, columnNames: column, sums: false, top: 0, name: "mask", height: Math.min(560, innerHeight * 0.6), aside: true, selected: [Math.floor(held.shape[0] / 2), Math.floor(held.shape[0] / 2)], rowNumber: () => "", columnNumber: () => "" };
+  const plain = { masked: Uint8Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 0 ? 1 : 0), shape: held.shape, rowNames: row, columnNames: column, sums: false, top: 0, name: "mask", height: Math.min(560, innerHeight * 0.6), aside: true, selected: [Math.floor(held.shape[0] / 2), farthest(held, Math.floor(held.shape[0] / 2))], rowNumber: () => "", columnNumber: () => "" };
   if (bias && !tiles) return { ...plain, title: t("biasTitle", shownHead), values: bias.data, kind: "scores", domain: zeroCentred(bias.data.filter((_, n) => held.data[n])), what: t("biasWhat"), digits: 1, orientation: t("maskHow"), words: null, legend: null };
   return { ...plain, title: t("maskTitle"), values: Float32Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 2 ? 0.62 : 0.25), kind: "weights", domain: [0, 1], scale: "linear", orientation: t("maskHow"),
     legend: h("div", { class: "legend" }, swatch(0.62, t("allowed")), tiles ? swatch(0.25, t("some")) : null, swatch(null, t("none"))), words: (i, j) => t(["cellNone", "cellSome", tiles ? "cellAll" : "cellAllowed"][state(i, j)], row(i), column(j)) };
@@ -184,14 +187,14 @@ function mathOf(words) {
         {}, part) : m("mo", {}, part))));
 }
 function formulaOf({ formula, parts }) {
-  const inside = [...mathOf(formula.score).children], added = formula.position ? [m("mo", {}, "+"), ...mathOf(formula.position).children] : [],
+  const inside = [...mathOf(formula.score).children], minus = /^[−-]/.test(formula.position ?? ""), added = formula.position ? [m("mo", {}, minus ? "−" : "+"), ...mathOf(formula.position.replace(/^[−-]\s*/, "")).children] : [],
     sub = (letter, index, role) => m("msub", { class: role }, m("mi", {}, letter), m("mi", {}, index));
   if (parts.method && !/^Exact/.test(parts.method.line)) return m("math", { display: "block" },
     m("mrow", {}, m("mi", { class: "output" }, "o"), m("mo", {}, "≈"), ...mathOf(formula.method).children));
   return m("math", { display: "block" },
     m("mrow", {}, sub("o", "i", "output"), m("mo", {}, "="),
       m("munder", {}, m("mo", {}, "∑"), formula.mask ? m("mrow", {}, m("mi", {}, "j"), m("mo", {}, ":"), ...mathOf(formula.mask).children) : m("mi", {}, "j")),
-      m("msub", {}, m("mi", {}, "softmax"), m("mi", {}, "j")), m("mo", {}, "("), ...inside, ...added, m("mo", {}, ")"), sub("v", "j", "value")));
+      m("msub", {}, m("mi", {}, "softmax"), m("mi", {}, "j")), m("mrow", {}, m("mo", {}, "("), ...inside, ...added, m("mo", {}, ")")), sub("v", "j", "value")));
 }
 
 // The soft dictionary: fruit → apple, banana, chair.
@@ -224,7 +227,7 @@ async function dictionary(root, lab) {
       h("table", { class: "numbers soft-dictionary" },
         h("thead", {},
           h("tr", {},
-            [t("entry"), "q·k", t("weight"), "", t("value"), t("part"), ""].map(words => h("th", { scope: "col", translate: words === "q·k" ? "no" : null }, words)))),
+            [t("entry"), "q·k", t("weight"), "", t("value"), t("part"), ""].map(words => words ? h("th", { scope: "col", translate: words === "q·k" ? "no" : null }, words) : h("td", {})))),
         h("tbody", {}, found.words.map((word, n) => h("tr", {},
       h("td", {},
         h("input",
@@ -240,7 +243,7 @@ async function dictionary(root, lab) {
         h("td", {}, found.words.length > 1 ? button("×", () => { delete it.entries[word], again(); }, { class: "small", "aria-label": t("remove", word) }) : null))))),
       h("div", { class: "answers" }, h("p", {}, t("answer"), " ", h("b", { class: "output", "data-answer": found.answer, title: formatExact(Math.fround(found.answer)) }, formatBrief(found.answer))),
         h("p", { class: "soft" }, t("hard"), " ", h("b", {}, formatExact(found.hard.value)), " · ", t("hardHow", found.hard.word))),
-        code(lab, t("python"), found.python));
+        fold(t("python"), code(lab, t("python"), found.python)));
     if (focus) result.querySelector(`[data-at="${focus}"]`)?.focus();
   }
   root.append(h("section", { class: "card" }, h("h2", {}, t("dictionary")), h("p", { class: "soft" }, t("dictionaryHow")),

@@ -5,6 +5,7 @@ import { modelInput } from "lab/inputs.js";
 import { heatMap } from "lab/heat_map.js";
 import { keysForHalf, largest, lightImage, lightLegend, lightTable, strengthSlider } from "lab/overlay.js";
 import { dots, numbersTable } from "lab/charts.js";
+import { rankingTable } from "lab/ranking.js";
 import { fold, stage } from "lab/stage.js";
 
 export const name = "sound";
@@ -30,7 +31,9 @@ export const text = {
     silence: seconds => `此模型要求固定长度：录音之后用 ${seconds} 秒静音填充，图中未画出。每帧在填充部分的权重单独列出。`, toAlignment: "到“对齐”页查看每个输出词元对应哪几秒", outside: "填充部分的权重", mapWordsSilence: "行 = 查询，列 = 键，都以秒计；每行加上录音之后填充部分的权重，和为 1。", pooledWords: "帧太多，无法逐一画出：每格是相邻若干帧之间的平均权重。",
   },
 };
-const WAVE = 84, SPECTRUM = 250, AXIS = 22, SMALL = [120, 22];
+const ARCS = 56, WAVE = 70, SPECTRUM = 210, AXIS = 22, SMALL = [120, 22], NIGHT = "#0b0d16";
+// Where to start: the head and frame of the strongest far link.
+const startOf = attentions => attentions.reduce((best, one, attention) => Array.from(one.link_weights.data).reduce((held, weight, head) => weight > held.weight ? { attention, head, weight } : held, best), { attention: 0, head: 0, weight: -1 });
 
 export async function show(root, lab) {
   const { t } = lab, model = chosenModel(lab, ["sound"]);
@@ -39,10 +42,10 @@ export async function show(root, lab) {
   lab.bar(modelPicker(lab, { modalities: ["sound"], onChange: name => lab.set({ model: name, attention: null, head: null, query: null }, { show: true }) }), element ?? "");
   const asked = { model: model.name, input }, heard = await lab.request("sound/run", asked), count = heard.heard, each = heard.seconds_per_token, after = heard.tokens.length - count;
   // Self-attentions of the frames first, then the cross-attentions of a decoder's tokens.
-  const all = [...heard.attentions, ...heard.crossed], attention = clamp(Number(lab.state.attention ?? 0), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1), across = attention >= heard.attentions.length;
+  const all = [...heard.attentions, ...heard.crossed], start = startOf(heard.attentions), attention = clamp(Number(lab.state.attention ?? start.attention), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? (lab.state.attention === undefined ? start.head : 0)), 0, seen.heads - 1), across = attention >= heard.attentions.length;
   const { weights, masked, outside, pooled } = await lab.request("heads/map", mapRequest(asked, heard, seen, head, across));
   const [queries, cells] = weights.shape, wide = count / cells * each, at = n => `${(n * wide).toFixed(2)} s`, letter = n => visibleText(heard.written[n] ?? "?"), named = n => across ? letter(n) : at(n);
-  let pinned = clamp(Number(lab.state.query ?? (across ? 0 : loudest(heard.wave.data, cells))), 0, queries - 1), query = pinned, strength = Number(lab.state.strength ?? 0.75), heardAt = null;
+  let pinned = clamp(Number(lab.state.query ?? (across ? 0 : Math.floor(seen.links.data[2 * head] * cells / count))), 0, queries - 1), query = pinned, strength = Number(lab.state.strength ?? 0.6), heardAt = null;
   const row = i => weights.data.subarray(i * cells, (i + 1) * cells);
   const canvas = h("canvas", { class: "overlay sound-strip", role: "application", tabindex: 0, "aria-label": t("strip"), onkeydown: press, onpointermove: event => { if (event.pointerType === "mouse" && !across) look(under(event)); }, onpointerleave: () => look(pinned), onclick: event => { seek(event), across || choose(under(event)); } });
   const foot = h("div", { class: "row overlay-foot" }), film = h("div", { class: "film sound-film", role: "group", "aria-label": t("film") }), side = h("div", { class: "readout" }), letters = h("div", { class: "strip", role: "group", "aria-label": t("written") });
@@ -65,30 +68,42 @@ export async function show(root, lab) {
       h("div", {}, numbersTable(lab, { caption: t("allHeads"), columns: [t("layer"), t("head"), t("distance"), ...(after ? [t("special")] : []), t("entropyShare")], rows: heard.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => [layer, n, distance, ...(after ? [one.special.data[n]] : []), one.entropy_share.data[n]])) }), after ? h("p", { class: "soft" }, t("distanceHow")) : null),
       cautionLine(lab), backendLine(lab, heard)));
 
-  // The waveform over the spectrogram on one time axis; what is not attended to is dark.
-  const spectrum = spectrumOf(heard.frames), high = WAVE + SPECTRUM + AXIS, x = seconds => seconds / heard.seconds * room;
+  // Arcs from the frame to those that it attends to, over the waveform and the spectrogram on one time axis; what is not attended to is dark.
+  const spectrum = spectrumOf(heard.frames), top = across ? 0 : ARCS, foot0 = top + WAVE + SPECTRUM, high = foot0 + AXIS, x = seconds => seconds / heard.seconds * room;
   let room = 900;
   function paint() {
     room = Math.max(280, canvas.parentElement.clientWidth);
-    const pen = scaleCanvas(canvas, room, high), wave = heard.wave.data, loud = largest(wave) || 1e-6, weight = row(query), most = largest(weight), light = lightTable(), middle = WAVE / 2, column = room / cells;
+    const pen = scaleCanvas(canvas, room, high), wave = heard.wave.data, loud = largest(wave) || 1e-6, weight = row(query), most = largest(weight), light = lightTable(), middle = top + WAVE / 2, column = room / cells;
     canvas.style.width = "100%", canvas.style.height = "auto";
-    pen.fillStyle = "#0b0d16", pen.fillRect(0, 0, room, WAVE + SPECTRUM);
-    pen.imageSmoothingEnabled = false, pen.drawImage(spectrum, 0, WAVE, room, SPECTRUM);
+    pen.fillStyle = NIGHT, pen.fillRect(0, 0, room, foot0);
+    pen.imageSmoothingEnabled = false, pen.drawImage(spectrum, 0, top + WAVE, room, SPECTRUM);
     pen.fillStyle = "#d9dfec";
-    for (let n = 0; n < wave.length; n++) { const tall = (middle - 6) * wave[n] / loud; pen.fillRect(n * room / wave.length, middle - tall, Math.max(1, room / wave.length), Math.max(0.6, 2 * tall)); }
-    for (let n = 0; n < cells; n++) pen.fillStyle = `rgb(11 13 22 / ${strength * (1 - weight[n] / (most || 1))})`, pen.fillRect(n * column, 0, column + 0.3, WAVE + SPECTRUM);
-    for (let n = 0; n < cells; n++) pen.fillStyle = `rgb(${light(weight[n] / (most || 1)).join(" ")})`, pen.fillRect(n * column, WAVE - 3, column + 0.3, 7);
-    if (!across) pen.strokeStyle = "#ff9d4d", pen.lineWidth = 2.5, pen.strokeRect(query * column + 1, 1.5, Math.max(3, column - 2), WAVE + SPECTRUM - 3);
-    if (heardAt !== null) pen.fillStyle = "#fff", pen.fillRect(x(heardAt) - 1, 0, 2.5, WAVE + SPECTRUM);
+    for (let n = 0; n < wave.length; n++) { const tall = (WAVE / 2 - 4) * wave[n] / loud; pen.fillRect(n * room / wave.length, middle - tall, Math.max(1, room / wave.length), Math.max(0.6, 2 * tall)); }
+    for (let n = 0; n < cells; n++) pen.fillStyle = `rgb(11 13 22 / ${strength * (1 - weight[n] / (most || 1))})`, pen.fillRect(n * column, top, column + 0.3, WAVE + SPECTRUM);
+    for (let n = 0; n < cells; n++) pen.fillStyle = `rgb(${light(weight[n] / (most || 1)).join(" ")})`, pen.fillRect(n * column, top - 2, column + 0.3, 6);
+    if (!across) arcs(pen, weight, column);
+    if (!across) pen.strokeStyle = "#ff9d4d", pen.lineWidth = 2.5, pen.strokeRect(query * column + 1, top + 1.5, Math.max(3, column - 2), WAVE + SPECTRUM - 3);
+    if (heardAt !== null) pen.fillStyle = "#fff", pen.fillRect(x(heardAt) - 1, 0, 2.5, foot0);
     pen.fillStyle = cssVariable("--soft"), pen.font = "12px sans-serif", pen.textAlign = "center";
     const step = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10].find(n => heard.seconds / n <= room / 80) ?? 30;
     for (let s = 0; s <= heard.seconds + 1e-6; s += step) pen.fillText(`${Number(s.toFixed(2))} s`, clamp(x(s), 14, room - 16), high - 5);
-    fill(foot, lightLegend(lab, most, t("weight")), strengthSlider(t("strength"), strength, value => { strength = value, lab.set({ strength: value === 0.75 ? null : value }), paint(); }), h("span", { class: "soft" }, t("help")));
+    fill(foot, lightLegend(lab, most, t("weight")), strengthSlider(t("strength"), strength, value => { strength = value, lab.set({ strength: value === 0.6 ? null : value }), paint(); }), h("span", { class: "soft" }, t("help")));
+  }
+  // An arc to each of the frames with the largest weights, as wide as its weight; a loop is the weight on the frame itself.
+  function arcs(pen, weight, column) {
+    const from = (query + 0.5) * column;
+    for (const { index, value } of topEntries(weight, 8, n => weight[n] < 0.02)) {
+      const to = (index + 0.5) * column, half = Math.max(7, Math.abs(to - from) / 2), tall = Math.min(ARCS - 8, 14 + half * 0.4);
+      pen.strokeStyle = "#ff9d4d", pen.globalAlpha = clamp(0.25 + value, 0, 1), pen.lineWidth = 1 + 7 * value;
+      pen.beginPath(), pen.ellipse((from + to) / 2, top - 2, half, tall, 0, Math.PI, 2 * Math.PI), pen.stroke();
+      if (value > 0.09) pen.globalAlpha = 1, pen.fillStyle = "#fff", pen.font = "600 12px sans-serif", pen.textAlign = "center", pen.lineWidth = 3, pen.strokeStyle = NIGHT, pen.strokeText(value.toFixed(2).replace(/^0/, ""), clamp(to, 16, room - 16), top - 8), pen.fillText(value.toFixed(2).replace(/^0/, ""), clamp(to, 16, room - 16), top - 8);
+    }
+    pen.globalAlpha = 1;
   }
   function tell(spoken) {
     const weight = row(query), best = topEntries(weight, 5), half = keysForHalf(weight), sum = weight.reduce((total, one) => total + one, 0) + (outside ? outside.data[query] : 0);
     page.look(t(across ? "lookLetter" : "look", named(query), (half * wide).toFixed(2), heard.seconds.toFixed(2), seen.layer, head, at(best[0].index)));
-    fill(side, numbersTable(lab, { caption: across ? t("chosenLetter", named(query)) : t("chosen", at(query)), columns: [t("seconds"), t("weight")], rows: best.map(({ index, value }) => [h("span", { translate: "no" }, at(index)), numeral(value)]), ...(across ? {} : { onRow: n => choose(best[n].index) }) }), after && outside ? h("p", { class: "soft" }, t("outside"), " ", numeral(outside.data[query])) : null, h("p", { class: "soft row-sum", title: formatExact(sum) }, t("sum", sum.toFixed(3))));
+    fill(side, rankingTable(across ? t("chosenLetter", named(query)) : t("chosen", at(query)), best.map(({ index, value }) => ({ name: at(index), value, ...(across ? {} : { onPick: () => choose(index) }) }))), after && outside ? h("p", { class: "soft" }, t("outside"), " ", numeral(outside.data[query])) : null, h("p", { class: "soft row-sum", title: formatExact(sum) }, t("sum", sum.toFixed(3))));
     [...letters.children].forEach((node, n) => node.setAttribute("aria-pressed", across && n === query));
     if (spoken) lab.announce(`${named(query)}: ${at(best[0].index)} ${formatExact(best[0].value)}`);
   }
@@ -105,7 +120,7 @@ export async function show(root, lab) {
     film.style.setProperty("--heads", 1);
     fill(film, layers.flatMap((one, n) => Array.from({ length: one.heads }, (_, m) => {
       const size = one.keys, weight = answer.weights[n].data.subarray(m * size, m * size + count), small = h("canvas", { "aria-hidden": "true" }), pen = scaleCanvas(small, ...SMALL), words = t("filmHead", one.layer, m, formatShort(largest(weight)));
-      pen.fillStyle = "#0b0d16", pen.fillRect(0, 0, ...SMALL), pen.imageSmoothingEnabled = false, pen.drawImage(lightImage(weight, 1, count, largest(weight)), 0, 0, count, 1, 0, 0, ...SMALL), small.style.width = "100%", small.style.height = `${SMALL[1]}px`;
+      pen.fillStyle = NIGHT, pen.fillRect(0, 0, ...SMALL), pen.imageSmoothingEnabled = false, pen.drawImage(lightImage(weight, 1, count, largest(weight)), 0, 0, count, 1, 0, 0, ...SMALL), small.style.width = "100%", small.style.height = `${SMALL[1]}px`;
       return h("button", { type: "button", "aria-pressed": n + offset === attention && m === head, "aria-label": words, title: words, onclick: () => chosenHead(n + offset, m) }, h("span", { class: "at" }, `${one.layer}.${m}`), small);
     })));
   }
@@ -151,12 +166,11 @@ function toKeep(asked, heard, all, count) {
   const films = (length, crossed) => Array.from({ length }, (_, query) => ({ path: "sound/query", body: { ...asked, query, crossed } }));
   return [{ path: "sound/audio", body: asked }, ...maps, ...films(heard.crossed.length ? heard.written.length : 0, true), ...films(count, false)];
 }
-// The cell where the recording is loudest.
-const loudest = (wave, cells) => { let best = 0; for (let n = 0; n < wave.length; n++) if (wave[n] > wave[best]) best = n; return Math.min(cells - 1, Math.floor(best / wave.length * cells)); };
 const playSign = () => s("svg", { viewBox: "0 0 12 12", width: 11, height: 11, "aria-hidden": "true", class: "sign" }, s("path", { d: "M2 1l9 5-9 5z", fill: "currentColor" })), pauseSign = () => s("svg", { viewBox: "0 0 12 12", width: 11, height: 11, "aria-hidden": "true", class: "sign" }, s("path", { d: "M2 1h3v10H2zM7 1h3v10H7z", fill: "currentColor" }));
 function spectrumOf({ shape: [frames, bins], data }) {
-  const canvas = h("canvas", { width: frames, height: bins }), image = new ImageData(frames, bins), light = lightTable();
-  for (let f = 0; f < frames; f++) for (let b = 0; b < bins; b++) image.data.set([...light(clamp((data[f * bins + b] + 1.6) / 4, 0, 1)), 255], 4 * ((bins - 1 - b) * frames + f));
+  const canvas = h("canvas", { width: frames, height: bins }), image = new ImageData(frames, bins), sorted = Float32Array.from(data).sort(), [low, high] = [0.1, 0.99].map(part => sorted[Math.floor(part * (sorted.length - 1))]);
+  // in grey: colour belongs to the weights
+  for (let f = 0; f < frames; f++) for (let b = 0; b < bins; b++) { const x = clamp((data[f * bins + b] - low) / (high - low || 1), 0, 1); image.data.set([16 + 214 * x, 19 + 220 * x, 34 + 214 * x, 255], 4 * ((bins - 1 - b) * frames + f)); }
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }

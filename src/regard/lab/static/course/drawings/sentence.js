@@ -41,7 +41,7 @@ export function draw(host, result, lab, step, change) {
 function drawStrip(host, result, lab) {
   const show = now => {
     const { stages } = makeTimeline(now.words.length), label = lab.localize(BUTTONS.scene);
-    fill(host, formula(lab), h("ol", { class: "scene-strip" }, stages.map((stage, n) => h("li", { "data-stage": stage.name }, h("h3", {}, `${n + 1} `, lab.localize(NAMES[stage.name])), h("p", { class: "scene-caption" }, lab.localize(captionOf(stage.name, now))),
+    fill(host, formula(lab), h("ol", { class: "scene-strip" }, stages.map((stage, n) => h("li", { "data-stage": stage.name }, h("h2", {}, `${n + 1} `, lab.localize(NAMES[stage.name])), h("p", { class: "scene-caption" }, lab.localize(captionOf(stage.name, now))),
       makeScene(now, { width: 400, label, still: stage.to - 1e-3 }).svg))));
   };
   show(result);

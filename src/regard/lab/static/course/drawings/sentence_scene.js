@@ -3,7 +3,7 @@ import { s } from "lab/dom.js";
 
 const CELL = { wide: 42, tall: 30 }, ROW = 62, FIRST = 92, BAR = 136, MIDDLE = 20.5;
 const AT = { word: 6, x: 126, k: 288, product: 440, score: 606, scaled: 672, bar: 712, v: 930, output: 1130 };
-const WIDTH = 1264;
+const WIDTH = 1264, AHEAD = 0.32; // what is to come is announced by its heading
 export const STAGES = ["vectors", "project", "scores", "scale", "softmax", "sum"];
 const LENGTHS = n => [2.2, 3.4, 0.8 + 1.25 * n, 1.7, 3.2, 1.6 + 0.75 * n];
 // What a narrow screen shows of each stage: the left edge of its window.
@@ -73,7 +73,7 @@ export function makeScene(result, { width, label, onWord, still = null }) {
     grounds.forEach((ground, j) => put(ground, "class", j === query && time > stages[1].from ? "scene-row chosen" : "scene-row"));
     xs.forEach(({ node }, j) => { const t = vectors(0.4 + j / n * 0.35, 0.65 + j / n * 0.35); fade(node, t * (time > stages[1].to ? 0.55 : 1)), move(node, mix(AT.word + 30, AT.x, t), y(j)); });
     showProjection(project), showScores(score, scale(0.2, 0.8)), showScaled(scale), showSoftmax(soft), showSum(sum);
-    [vectors(0.4, 0.6), project(0.35, 0.5), score(0, 0.1), scale(0, 0.3), soft(0, 0.15), project(0.65, 0.8)].forEach((t, n) => fade(heads[n], t));
+    [vectors(0.4, 0.6), project(0.35, 0.5), score(0, 0.1), scale(0, 0.3), soft(0, 0.15), project(0.65, 0.8)].forEach((t, n) => fade(heads[n], mix(AHEAD, 1, t)));
   }
   function moveCamera(time) {
     if (!narrow) return;
@@ -123,7 +123,7 @@ export function makeScene(result, { width, label, onWord, still = null }) {
       fade(copies[j].node, t > 0 && t < 1 ? Math.min(1, 4 * t, 4 * (1 - t)) : 0), move(copies[j].node, mix(AT.v, AT.output, t), mix(y(j), centre, t));
     });
     const arrived = weights.findIndex((_, j) => fall(j) < 1), count = arrived < 0 ? n : arrived, shown = count ? running[count - 1] : null;
-    fade(total_.node, shown ? 1 : 0), move(total_.node, AT.output, centre), fade(resultWord, sum(0.92, 1)), fade(heads[6], sum(0.1, 0.25));
+    fade(total_.node, shown ? 1 : 0), move(total_.node, AT.output, centre), fade(resultWord, sum(0.92, 1)), fade(heads[6], mix(AHEAD, 1, sum(0.1, 0.25)));
     if (shown && total_.count !== count) total_.count = count, total_.cells.forEach((cell, c) => { cell.lastChild.textContent = digits(shown[c]); });
   }
   render(still ?? 0);

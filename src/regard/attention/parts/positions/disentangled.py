@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...errors import BadInput
-from ..execution import tensor_cache
-from .part import check_count, check_tensor
-from .positions import KeyVectors, Position, RelativeVectors, check_dim, check_heads, gather_by_distance
+from ....errors import BadInput
+from ...execution import tensor_cache
+from ..part import check_count, check_tensor
+from .position import KeyVectors, Position, RelativeVectors, check_dim, check_heads, gather_by_distance
 
 
 @dataclass(frozen=True, eq=False, repr=False)

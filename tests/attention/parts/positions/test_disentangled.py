@@ -9,7 +9,7 @@ from transformers import DebertaV2Config
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention, build_relative_position
 
 import regard as rg
-from regard.attention.parts.disentangled import distance_entries
+from regard.attention.parts.positions.disentangled import distance_entries
 from regard.nn.parts.parse import parse_position
 
 HEADS, DIM, TOKENS = 3, 8, 29
@@ -144,18 +144,14 @@ def test_a_cache_is_no_cache() -> None:
     assert torch.allclose(torch.cat(rows, 1), whole, atol=1e-5)
 
 
-def test_what_has_no_sum_along_edges_runs_elsewhere() -> None:
-    q, k, v = numbers(1, HEADS, 5, DIM), numbers(1, HEADS, 5, DIM), numbers(1, HEADS, 5, 4)
-    graph = rg.Edges(torch.tensor([[0, 1, 4], [1, 2, 3]]))
-    with pytest.raises(rg.Unsupported, match="no sum along edges"):
-        rg.attend(q, k, v, position=make_part(), mask=graph, backend="edges")
-    actual = rg.attend(q, k, v, position=make_part(), mask=graph)
-    assert bool((actual[:, :, 0] == 0).all()) and actual.shape == (1, HEADS, 5, 4)
-    half = rg.Disentangled(keys=numbers(HEADS, 12, DIM))
-    torch.testing.assert_close(
-        rg.attend(q, k, v, position=half, mask=graph, backend="edges"),
-        rg.attend(q, k, v, position=half, mask=graph, backend="reference"),
-    )
+def test_along_the_edges_of_a_graph() -> None:
+    q, k, v = numbers(2, HEADS, 5, DIM), numbers(2, HEADS, 5, DIM), numbers(2, HEADS, 5, 4)
+    graph = rg.Edges(torch.tensor([[0, 1, 4, 2], [1, 2, 3, 3]]))
+    for position in (make_part(), rg.Disentangled(keys=numbers(HEADS, 12, DIM))):
+        parts = {"position": position, "mask": graph}
+        actual, wanted = (rg.attend(q, k, v, **parts, backend=name) for name in ("edges", "reference"))
+        torch.testing.assert_close(actual, wanted)
+        assert bool((actual[:, :, 0] == 0).all())
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from ...data.json_values import JsonObject, ParsedObject
-from ...nn.embeddings.words import WordEmbeddingConfig
-from ..architecture import Architecture
+from ....data.json_values import JsonObject, ParsedObject
+from ....nn.embeddings.words import WordEmbeddingConfig
+from ...architecture import Architecture
 
 PAD, UNKNOWN = 0, 1
 KEPT, WORD, BOTH, ALL = range(4)

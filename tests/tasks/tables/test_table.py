@@ -63,6 +63,22 @@ def test_columns_are_profiled(table):
     assert "'remark' has 160 different texts in 160 rows" in notes
 
 
+@pytest.mark.parametrize(
+    "name, numbers, left_out",
+    [
+        ("Unnamed: 0", [n for n in range(60) if n % 5], True),  # a fifth of the rows is held out
+        ("PassengerId", [7 * n % 60 for n in range(60)], True),
+        ("user_id", [10_000 + 37 * n for n in range(60)], True),
+        ("seconds", [1_700_000_000 + 300 * n for n in range(60)], False),
+        ("rank", [7 * n % 60 for n in range(60)], False),
+        ("age", [20 + n % 50 for n in range(60)], False),
+    ],
+)
+def test_numbers_that_name_rows_are_left_out(name, numbers, left_out):
+    features = fit_columns([{name: str(number)} for number in numbers])
+    assert (features.names == [], "numbers the rows" in " ".join(features.notes)) == (left_out, left_out)
+
+
 def test_values_are_encoded():
     rows = [{"x": text, "c": name} for text, name in zip("2143", "abab", strict=True)]
     features = fit_columns(rows)
@@ -185,7 +201,7 @@ def test_configurations_are_saved_and_models_that_do_not_fit_refused(table):
     with pytest.raises(Unsupported, match="Leave out position"):
         task.config(Architecture(position="Alibi()"))
     with pytest.raises(BadInput, match="There is no column 'sizes'"):
-        cls.prepare(examples, cls.Settings(ignored="sizes"))
+        cls.prepare(examples, cls.Settings(ignored_columns="sizes"))
 
 
 def test_labels_that_are_no_numbers_are_faults(tmp_path):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ...errors import BadInput
-from ..execution import mask_cache
-from .mask import KeyBounds, Mask, PairGrid, Tiling
-from .masks import states_from, tile_sizes
-from .part import check_count, check_tensor
+from ....errors import BadInput
+from ...execution import mask_cache
+from ..mask import KeyBounds, Mask, PairGrid, Tiling
+from ..part import check_count, check_tensor
+from .tile_states import states_from, tile_sizes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,6 +126,10 @@ class Tree(Mask):
     @property
     def nodes(self) -> int:
         return self.parents.shape[-1] if isinstance(self.parents, Tensor) else len(self.parents)
+
+    @property
+    def checked_by_shape(self) -> bool:
+        return False
 
     def check(self, grid: PairGrid) -> None:
         if self.nodes > grid.keys:

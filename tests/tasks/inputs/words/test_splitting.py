@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.tasks.inputs.word_splitting import WordSplitter
+from regard.tasks.inputs.words.splitting import WordSplitter
 from regard.train.run import open_run
 
 TREEBANK = {"Where", "'s", "the", "cat", "?", "do", "n't", "U.S.", ",", ".", "(", ")", "-", "!", "...", '"', "ca"}

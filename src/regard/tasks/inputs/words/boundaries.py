@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from ...data.tagged import Tagged
+from ....data.tagged import Tagged
 
 PLACES = "BMES"
 OUTSIDE = "O"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-from ...data.tables.column_profiles import CHINESE_LETTER
-from .cache import MethodCache
+from ....data.tables.column_profiles import CHINESE_LETTER
+from ..cache import MethodCache
 
 CHUNK = re.compile(r"\S+")
 PIECE = re.compile(r"\d+(?:[.,:]\d+)*(?!\w)|[^\W_]+|[\W_]")

@@ -16,7 +16,7 @@ from regard import models
 from regard.models.exporting.example_inputs import make_example_inputs
 from regard.models.exporting.export import choose_format, export_model, max_difference, run_onnx
 
-from .checkpoint_equality import random_weights
+from ..checkpoint_equality import random_weights
 
 pytest.importorskip("onnxruntime")
 
@@ -151,7 +151,7 @@ def test_torch_export_gives_the_same_numbers_for_other_sizes(name: str, tmp_path
 def test_every_preset_is_tested_and_in_the_table() -> None:
     assert set(PRESETS) | set(SAME_AS) == set(models.__all__)
     for page in ("export.md", "export.zh.md"):
-        text = (Path(__file__).parents[2] / "docs" / "how-to" / page).read_text("utf8")
+        text = (Path(__file__).parents[3] / "docs" / "how-to" / page).read_text("utf8")
         rows = re.findall(r"^\| (`[^|]*) \| ([✓✗][^|]*) \|", text, re.MULTILINE)
         named = {name for names, _ in rows for name in re.findall(r"`(\w+)`", names)}
         assert named == set(models.__all__) and all(mark.startswith("✓") for _, mark in rows)

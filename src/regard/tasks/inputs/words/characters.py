@@ -9,11 +9,11 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ...data.json_values import JsonObject, ParsedObject
-from ...nn.embeddings.words import WordEmbeddingConfig
-from ..architecture import Architecture
+from ....data.json_values import JsonObject, ParsedObject
+from ....nn.embeddings.words import WordEmbeddingConfig
+from ...architecture import Architecture
 from .character_vectors import character_vectors
-from .word_features import PAD, UNKNOWN, frequent_items, word_shape
+from .features import PAD, UNKNOWN, frequent_items, word_shape
 
 MIN_TEXT_COUNT = 5
 COLUMNS = 4
