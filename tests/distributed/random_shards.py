@@ -52,17 +52,14 @@ def add_edge_features(draw: RandomCalls, case: Case) -> tuple[Case, dict[str, An
     """The case with a graph whose edges are listed once, and features of them that its score and position take."""
     assert isinstance(case.mask, rg.Edges)
     mask = rg.Edges(unique_edges(draw, case.mask))
-    position = case.position
-    if position is not None and (position.multiplies_keys or (case.places is not None and not position.rotates)):
-        position = None
     heads, count = draw.rng.choice([1, case.q.shape[1]]), mask.edge_index.shape[1]
-    turned = isinstance(case.score, rg.Cosine) or (position is not None and position.rotates)
+    turned = isinstance(case.score, rg.Cosine) or (case.position is not None and case.position.rotates)
     wanted = {"bias": (heads, count)}
     wanted |= {} if turned else {"keys": (heads, count, case.k.shape[3])}
     wanted |= {"values": (heads, count, case.v.shape[3])}
     chosen = draw.rng.sample(sorted(wanted), draw.rng.randint(1, len(wanted)))
     features = {name: draw.normal(*wanted[name]).requires_grad_() for name in sorted(chosen)}
-    return replace(case, mask=mask, position=position), {"edges": rg.EdgeFeatures(**features)}
+    return replace(case, mask=mask), {"edges": rg.EdgeFeatures(**features)}
 
 
 def unique_edges(draw: RandomCalls, mask: rg.Edges) -> Tensor:
@@ -133,7 +130,7 @@ def top_key_error(view: rg.View, weights: Tensor) -> float:
 
 def count_bytes() -> dict[str, object]:
     """Bytes that a forward pass receives, and those of the plan."""
-    from regard.distributed import passes
+    from regard.distributed.attention import passes
 
     counted: list[passes.Exchange] = []
     original = passes.new_exchange

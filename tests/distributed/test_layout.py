@@ -9,7 +9,7 @@ import regard as rg
 from regard.attention.parts.mask import ALL, NONE, PairGrid, Tiling
 from regard.distributed import Link, shard_graph, visited
 from regard.distributed.assignment import STRATEGIES, equal_work, merge_tiles
-from regard.distributed.selection import Selection
+from regard.distributed.attention.selection import MaskSelection
 from regard.distributed.simulate import simulate, table
 from regard.distributed.traffic import rank_seconds
 from regard.distributed.visited import make_visited
@@ -81,7 +81,7 @@ def test_selections_are_parts_of_the_mask(mask):
     ]
     for rows, columns, row_tile in cases:
         hidden = rows == 5
-        selection = Selection(mask, (40, 46), rows, columns, 8, row_tile, hidden)
+        selection = MaskSelection(mask, (40, 46), rows, columns, 8, row_tile, hidden)
         grid = PairGrid(len(rows), len(columns))
         expected = whole[rows][:, columns] & ~hidden[:, None]
         pairs = selection.permits(*grid.indices(), grid).reshape(-1, *expected.shape)[0]

@@ -97,7 +97,7 @@ class Layout:
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of x over the ranks, in their order, on every rank; backward sums the gradients of all ranks."""
-        from .attention import SumRanks
+        from .attention.attend import SumRanks
 
         return SumRanks.apply(x, self)  # type: ignore[return-value]
 
@@ -131,13 +131,13 @@ class Layout:
         backend: str = "auto",
     ) -> Tensor:
         """`regard.attend` of the whole sequence, for this rank's queries."""
-        from .attention import attend_sharded
+        from .attention.attend import attend_sharded
 
         return attend_sharded(self, q, k, v, parts, generator, backend)
 
     def look(self, q: Tensor, k: Tensor, parts: Parts, options: LookOptions) -> View:
         """`regard.look` of the whole sequence, for this rank's queries."""
-        from .look import look_sharded
+        from .attention.look import look_sharded
 
         return look_sharded(self, q, k, parts, options)
 

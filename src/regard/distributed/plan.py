@@ -11,9 +11,9 @@ from torch import Tensor
 from ..attention.parts.parts import Parts
 from ..attention.parts.scores import Additive
 from ..machine import format_bytes
-from .attention import lower_call, whole_mask
+from .attention.attend import lower_call, whole_mask
+from .attention.shard_plan import count_tokens
 from .layout import Layout
-from .shard_plan import count_tokens
 from .traffic import RankCost, Sizes, Traffic, rank_costs
 
 if TYPE_CHECKING:

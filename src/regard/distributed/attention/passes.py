@@ -16,14 +16,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from ..attention.backends.blockwise.flash import merge
-from ..attention.backends.custom_op import call_tensors
-from ..attention.backends.sinks import add_sink, sink_gradient
-from ..attention.call import LoweredCall
-from ..attention.parts.mask import Mask, PlacePair
-from ..attention.parts.positions import DistanceBias, RelativeVectors
-from .exchange import Exchange, PendingMessages, TokenFormat
-from .layout import Layout
+from ...attention.backends.blockwise.flash import merge
+from ...attention.backends.custom_op import call_tensors
+from ...attention.backends.sinks import add_sink, sink_gradient
+from ...attention.call import LoweredCall
+from ...attention.parts.mask import Mask, PlacePair
+from ..exchange import Exchange, PendingMessages, TokenFormat
+from ..layout import Layout
 from .shard_plan import HeavyRows, Piece, ShardPlan, Slices, Stage, apply_slices, take
 
 Grads = list[Tensor | None]
@@ -53,9 +52,9 @@ class ShardedCall:
         elif piece.edges is None:  # of a distance in the whole over that in the piece: one run of rows, one of keys
             shift = piece.rows[0][0] + offset - piece.keys[0][0] - (k.shape[2] - queries[0].shape[2])
         if bias is not None:
-            bias = DistanceBias(bias.table, bias.zero + shift)
+            bias = bias._replace(zero=bias.zero + shift)
         if vectors is not None and rel_q is not None:
-            vectors = RelativeVectors(rel_q, vectors.table, vectors.zero + shift)
+            vectors = vectors._replace(queries=rel_q, zero=vectors.zero + shift)
         if for_keys is not None:
             for_keys = for_keys._replace(zero=for_keys.zero + shift)
         pairs = None if p.pair_bias is None else take_pairs(p.pair_bias, piece)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attention.parts.mask import ALL, MIXED, NONE, Mask, PairGrid, Tiling
-from ..attention.parts.tiles import tile_states
+from ...attention.parts.mask import ALL, MIXED, NONE, Mask, PairGrid, Tiling
+from ...attention.parts.tiles import tile_states
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Selection(Mask):
+class MaskSelection(Mask):
     """A mask of `whole = (queries, keys)` tokens for the queries `rows` and the keys `columns`, by number.
 
     Both come in tiles of `tile` that are whole but for the last of the sequence, which then comes last; `row_tile` is

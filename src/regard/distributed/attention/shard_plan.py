@@ -13,15 +13,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention.call import LoweredCall
-from ..attention.execution import ExecutionPlan, mask_cache
-from ..attention.parts.edges import Edges, sorted_edges
-from ..attention.parts.mask import ALL, Mask, PairGrid, Tiling
-from ..attention.parts.masks import Everything
-from .assignment import Runs, merge_tiles
-from .layout import Layout
-from .selection import Selection
-from .traffic import Traffic
+from ...attention.call import LoweredCall
+from ...attention.execution import ExecutionPlan, mask_cache
+from ...attention.parts.edges import Edges, sorted_edges
+from ...attention.parts.mask import ALL, Mask, PairGrid, Tiling
+from ...attention.parts.masks import Everything
+from ..assignment import Runs, merge_tiles
+from ..layout import Layout
+from ..traffic import Traffic
+from .selection import MaskSelection
 
 Run = tuple[int, int]
 Slices = tuple[Run, ...]
@@ -58,7 +58,7 @@ class Piece:
             return Edges(self.edges.edge_index)
         if self.full:
             return Everything()
-        return Selection(whole, tokens, self.row_numbers, self.key_numbers, self.tile, self.row_tile, self.hidden)
+        return MaskSelection(whole, tokens, self.row_numbers, self.key_numbers, self.tile, self.row_tile, self.hidden)
 
     def edge_fields(self, p: LoweredCall) -> dict[str, Tensor]:
         """The features of the piece's edges, of those of all edges, by name."""
@@ -184,7 +184,7 @@ class PlanMaker:
             hidden = hidden if bool(hidden.any()) else None
         tile, tokens = self.layout.tile, self.layout.tokens
         edges = self.local_edges(numbers, columns, hidden) if self.along_edges else None
-        selection = Selection(self.mask, tokens, numbers, columns, tile, row_tile, hidden)
+        selection = MaskSelection(self.mask, tokens, numbers, columns, tile, row_tile, hidden)
         grid = PairGrid(len(numbers), len(columns), device=self.device)
         full = hidden is edges is None and bool((selection.tiles(Tiling(grid, row_tile, tile)) == ALL).all())
         return Piece(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..attention.nonfinite import Attention, rows_that_see
-from ..attention.parts.mask import Mask
-from ..attention.parts.masks import Pairs
-from .layout import Layout
-from .selection import Selection
+from ...attention.nonfinite import Attention, rows_that_see
+from ...attention.parts.mask import Mask
+from ...attention.parts.masks import Pairs
+from ..layout import Layout
+from .selection import MaskSelection
 
 
 def attend_to_finite(
@@ -24,7 +24,7 @@ def attend_to_finite(
         bad_k = ~(k.isfinite().all(-1) & v.isfinite().all(-1))  # [batch, kv_heads, keys]
         every = layout.gather(bad_k, -1, keys=True)
         rows, columns = layout.places().to(q.device), torch.arange(layout.tokens[1], device=q.device)
-        own = Selection(mask, layout.tokens, rows, columns, layout.tile, 1)
+        own = MaskSelection(mask, layout.tokens, rows, columns, layout.tile, 1)
         visible = rows_that_see(own, every, q) | (bad_q & rows_that_see(own, torch.ones_like(every), q))
     q = q.masked_fill(bad_q[..., None], 0.0)
     k, v = (x.masked_fill(bad_k[..., None], 0.0) for x in (k, v))

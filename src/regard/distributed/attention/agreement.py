@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..attention.attend import parts_key
-from ..attention.dropout import draw_seed
-from ..attention.execution import mask_cache
-from ..attention.nonfinite import all_finite, can_check
-from ..attention.parts.masks import Everything
-from ..attention.parts.parts import Parts
-from ..errors import BadInput, RegardError
-from .exchange import digest_mask, message_device
-from .layout import Layout
+from ...attention.attend import parts_key
+from ...attention.dropout import draw_seed
+from ...attention.execution import mask_cache
+from ...attention.nonfinite import all_finite, can_check
+from ...attention.parts.masks import Everything
+from ...attention.parts.parts import Parts
+from ...errors import BadInput, RegardError
+from ..exchange import digest_mask, message_device
+from ..layout import Layout
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 EVERYTHING = Everything()

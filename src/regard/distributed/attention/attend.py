@@ -13,26 +13,26 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..attention.backends import edges as edge_kernels
-from ..attention.backends import triton
-from ..attention.backends.backend import reason_against
-from ..attention.backends.blockwise import blockwise
-from ..attention.backends.custom_op import GRADIENTS, call_tensors
-from ..attention.call import Call, LoweredCall, cast_for_autocast, check_call, check_shapes, lower, without_autocast
-from ..attention.parts.edges import EdgeFeatures, edges_of
-from ..attention.parts.mask import Mask, PlacePair
-from ..attention.parts.masks import Everything
-from ..attention.parts.methods import Exact
-from ..attention.parts.pair_bias import PairBias
-from ..attention.parts.parts import Parts
-from ..attention.parts.positions import AxialRotary, Position, Rotary
-from ..attention.parts.scores import Dot, Score
-from ..attention.parts.sink import Sink
-from ..attention.sharding import current_layout
-from ..errors import BadInput, Unsupported
+from ...attention.backends import edges as edge_kernels
+from ...attention.backends import triton
+from ...attention.backends.backend import reason_against
+from ...attention.backends.blockwise import blockwise
+from ...attention.backends.custom_op import GRADIENTS, call_tensors
+from ...attention.call import Call, LoweredCall, cast_for_autocast, check_call, check_shapes, lower, without_autocast
+from ...attention.parts.edges import EdgeFeatures, edges_of
+from ...attention.parts.mask import Mask, PlacePair
+from ...attention.parts.masks import Everything
+from ...attention.parts.methods import Exact
+from ...attention.parts.pair_bias import PairBias
+from ...attention.parts.parts import Parts
+from ...attention.parts.positions import AxialRotary, Position, Rotary
+from ...attention.parts.scores import Dot, Score
+from ...attention.parts.sink import Sink
+from ...attention.sharding import current_layout
+from ...errors import BadInput, Unsupported
+from ..assignment import Runs
+from ..layout import Layout
 from .agreement import agree, shared_seed
-from .assignment import Runs
-from .layout import Layout
 from .nonfinite import attend_to_finite
 from .passes import ShardedCall, backward_pass, forward_pass, needs_runs, new_exchange
 from .shard_plan import find_plan
@@ -168,7 +168,8 @@ def lower_shard(layout: Layout, call: Call, places: PlacePair | None, kernels: M
         p = add_edge_features(p, call.edges, call.mask, layout.tokens[1])
     if bias is not None:
         learned = torch.is_grad_enabled() and bias.table.requires_grad
-        p = replace(p, rel_bias=bias._replace(slopes=None), needs_grad=(*p.needs_grad[:4], learned, *p.needs_grad[5:]))
+        bias = bias if places is not None else bias._replace(slopes=None)  # which would count from a piece's first key
+        p = replace(p, rel_bias=bias, needs_grad=(*p.needs_grad[:4], learned, *p.needs_grad[5:]))
     if kernels is triton:
         p = replace(p, v=p.v if isinstance(call.score, Dot) or p.weight is not None else p.v.to(call.exact))
         p = triton.round_inputs(p, call) if p.q.dtype != p.v.dtype else p

@@ -9,17 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..attention.backends import edges as edge_kernels
-from ..attention.backends.blockwise.schedule import plan_chunks
-from ..attention.backends.blockwise.tile import TileInputs
-from ..attention.call import LoweredCall
-from ..attention.look import LookOptions, ViewSums, add_edges, add_tile, add_to_map, bucket_sizes, stable_topk
-from ..attention.parts.mask import PairGrid
-from ..attention.parts.parts import Parts
-from ..attention.view import View
+from ...attention.backends import edges as edge_kernels
+from ...attention.backends.blockwise.schedule import plan_chunks
+from ...attention.backends.blockwise.tile import TileInputs
+from ...attention.call import LoweredCall
+from ...attention.look import LookOptions, ViewSums, add_edges, add_tile, add_to_map, bucket_sizes, stable_topk
+from ...attention.parts.mask import PairGrid
+from ...attention.parts.parts import Parts
+from ...attention.view import View
+from ..layout import Layout
 from .agreement import agree
-from .attention import check_shard, shard_call, sum_in_order, whole_mask
-from .layout import Layout
+from .attend import check_shard, shard_call, sum_in_order, whole_mask
 from .passes import HeavyExchange, KeyStages, ShardedCall, forward_pass, new_exchange
 from .shard_plan import Piece, take
 
