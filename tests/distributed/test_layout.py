@@ -10,6 +10,7 @@ from regard.attention.parts.mask import ALL, NONE, PairGrid, Tiling
 from regard.distributed import Link, shard_graph, visited
 from regard.distributed.assignment import STRATEGIES, equal_work, merge_tiles
 from regard.distributed.attention.selection import MaskSelection
+from regard.distributed.exchange import digest_mask
 from regard.distributed.simulate import simulate, table
 from regard.distributed.traffic import rank_seconds
 from regard.distributed.visited import make_visited
@@ -178,6 +179,13 @@ def test_the_simulator_prefers_zigzag_for_causal_masks():
     assert by_name["equal runs"].balance > 1.8 > 1.1 > by_name["zigzag"].balance
     assert by_name["all-gather"].received > by_name["zigzag"].received
     assert table(predictions).count("\n") == len(predictions)
+
+
+def test_masks_are_compared_by_contents_in_any_strides():
+    column = torch.tensor([[3, 9]]).T[:1]
+    assert column.stride(-1) == 2  # of a size of 1, for which torch calls it contiguous
+    assert digest_mask(rg.Documents(column)) == digest_mask(rg.Documents(torch.tensor([[3]])))
+    assert digest_mask(rg.Documents(column)) != digest_mask(rg.Documents(torch.tensor([[9]])))
 
 
 def test_the_plan_is_drawn():

@@ -148,6 +148,12 @@ def message_device(group: ProcessGroup) -> torch.device:
     )
 
 
+def tensor_bytes(x: Tensor) -> bytes:
+    """The contents of a tensor of any type and strides."""
+    x = x.detach().cpu().clone(memory_format=torch.contiguous_format)  # contiguous() leaves strides of sizes of 1
+    return x.flatten().view(torch.uint8).numpy().tobytes()
+
+
 def digest_mask(mask: Mask) -> str:
     """A hash of a mask, its tensors included, cached with it."""
     if not isinstance(mask, Mask):
@@ -156,7 +162,7 @@ def digest_mask(mask: Mask) -> str:
     def make() -> str:
         text = hashlib.blake2b(repr(mask).encode(), digest_size=16)
         for tensor in mask.tensors():
-            text.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            text.update(tensor_bytes(tensor))
         return text.hexdigest()
 
     return mask_cache(mask).get("digest", make)

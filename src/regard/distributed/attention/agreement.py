@@ -16,7 +16,7 @@ from ...attention.nonfinite import all_finite, can_check
 from ...attention.parts.masks import Everything
 from ...attention.parts.parts import Parts
 from ...errors import BadInput, RegardError
-from ..exchange import digest_mask, message_device
+from ..exchange import digest_mask, message_device, tensor_bytes
 from ..layout import Layout
 
 Tensors = tuple[Tensor, Tensor, Tensor]
@@ -90,7 +90,7 @@ def call_digest(layout: Layout, tensors: Tensors, parts: Parts) -> int:
     for part in (parts.places, parts.edges):
         for x in () if part is None else part.tensors().values():
             shape = f"{list(x.shape)} {x.dtype}".encode()
-            text.update(shape if part is parts.edges else x.detach().cpu().contiguous().numpy().tobytes())
+            text.update(shape if part is parts.edges else tensor_bytes(x))
     return int.from_bytes(text.digest()[:8], "big") >> 2
 
 

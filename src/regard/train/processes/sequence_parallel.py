@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Documents, Everything, Global, Lengths, Window
+from ...distributed.exchange import tensor_bytes
 from ...distributed.layout import Layout
 from ...distributed.shard import make_layout
 from ...errors import BadInput, Unsupported
@@ -90,7 +91,7 @@ class SequenceParallel:
         digest = hashlib.sha256()
         for name, x in sorted(batch.items()):
             digest.update(f"{name} {list(x.shape)} {x.dtype}".encode())
-            digest.update(x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if x.numel() else b"")
+            digest.update(tensor_bytes(x))
         own = torch.tensor([int.from_bytes(digest.digest()[:8], "big") >> 2], device=self.device)
         every = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(every, own, group=self.group)
