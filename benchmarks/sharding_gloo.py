@@ -19,7 +19,7 @@ from torch import Tensor
 
 import regard as rg
 from regard.distributed import Link
-from regard.distributed import attention as sharded_attention
+from regard.distributed.attention import passes
 
 BATCH, HEADS, DIM = 1, 4, 32
 TOKENS = {"gloo": 16_384, "torch": 8192}
@@ -82,9 +82,9 @@ def compare_plan() -> list[dict]:
     """Bytes and seconds of a forward pass, planned and measured."""
     link, tokens, rows = calibrate(), TOKENS["gloo"], []
     whole = [torch.randn(BATCH, HEADS, tokens, DIM, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    exchanges: list[sharded_attention.Exchange] = []
-    original = sharded_attention.new_exchange
-    sharded_attention.new_exchange = lambda layout: exchanges.append(original(layout)) or exchanges[-1]  # type: ignore[func-returns-value]
+    exchanges: list[passes.Exchange] = []
+    original = passes.new_exchange
+    passes.new_exchange = lambda layout: exchanges.append(original(layout)) or exchanges[-1]  # type: ignore[func-returns-value]
     for name, mask in masks(tokens).items():
         layout = rg.shard(mask, tokens, link=link)
         q, k, v = (layout.split(x) for x in whole)
