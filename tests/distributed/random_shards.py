@@ -121,6 +121,19 @@ def compare_views(layout: Layout, case: Case, edges: dict[str, Any]) -> float:
     return max(worst, top_key_error(view, layout.split(single.weights, 2)))
 
 
+def compare_graph_view() -> float:
+    """The greatest difference of the entropies and distances of a graph with biases, at explicit places."""
+    draw = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, 20, 4, generator=draw, dtype=torch.float64) for _ in range(2))
+    mask = rg.Edges(torch.randint(0, 20, (2, 90), generator=draw).unique(dim=1))
+    bias = rg.PairBias(torch.randn(20, 20, generator=draw, dtype=torch.float64))
+    options = {"mask": mask, "position": rg.Alibi(), "bias": bias, "places": rg.Places(torch.arange(20) ** 2 // 9)}
+    layout = rg.shard(mask, 20, tile=1)
+    view, single = rg.look(layout.split(q), layout.split(k), **options, layout=layout), rg.look(q, k, **options)
+    pairs = ((view.entropy, single.entropy), (view.distance, single.distance))
+    return max(float((x - layout.split(y, 2)).abs().max()) for x, y in pairs)
+
+
 def top_key_error(view: rg.View, weights: Tensor) -> float:
     """How far the weights of the keys that a view names are from the weights that it gives them; −1 is no key."""
     keys = view.top_keys
@@ -220,6 +233,7 @@ def check(folder: Path, first: int, last: int) -> None:
     references, ranks = sys.getrefcount(dist.group.WORLD), dist.get_world_size()
     results: dict[str, object] = {"calls": [compare(number, ranks) for number in range(first, last)]}
     results |= {"bytes": count_bytes(), "nonfinite": compare_nonfinite(), "refusals": refusals()}
+    results["graph view"] = compare_graph_view()
     results["group references"] = sys.getrefcount(dist.group.WORLD) - references
     (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(results))
     dist.barrier()

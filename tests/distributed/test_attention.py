@@ -26,6 +26,7 @@ def test_outputs_and_gradients_are_those_of_one_process(results):
 
 def test_views_are_those_of_one_process(results):
     assert all(one["view error"] < 1e-9 for rank in results for one in rank["calls"])
+    assert all(rank["graph view"] < 1e-12 for rank in results)
 
 
 def test_the_plan_counts_the_bytes_on_the_wire(results):

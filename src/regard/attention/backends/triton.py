@@ -125,7 +125,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, and for dot products key_vectors."""
     with device_guard(p.q):
-        return score_kernels(p).backward(p, grad, output, lse)
+        return score_kernels(p).backward(p, grad, output, lse.contiguous())  # kernels read lse without strides
 
 
 def forward_kernels(p: LoweredCall) -> ModuleType:

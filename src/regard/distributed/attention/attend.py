@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ...attention.attend import parts_key
 from ...attention.backends import edges as edge_kernels
 from ...attention.backends import triton
 from ...attention.backends.backend import reason_against
@@ -115,7 +116,7 @@ def shard_call(
     along_edges, places = kernels is edge_kernels, whole_places(layout, parts)
     by_runs = by_runs or (not along_edges and needs_runs(lowered, places is not None))
     plan = find_plan(layout, mask, lowered.q.device, by_runs, along_edges)
-    return ShardedCall(layout, plan, lowered, kernels, mask, places)
+    return ShardedCall(layout, plan, lowered, kernels, mask, places, parts_key(*tensors, parts, backend))
 
 
 def whole_places(layout: Layout, parts: Parts) -> PlacePair | None:

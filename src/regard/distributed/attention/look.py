@@ -12,6 +12,7 @@ from torch import Tensor
 from ...attention.backends import edges as edge_kernels
 from ...attention.backends.blockwise.schedule import plan_chunks
 from ...attention.backends.blockwise.tile import TileInputs
+from ...attention.backends.edge_positions import fold_biases
 from ...attention.call import LoweredCall
 from ...attention.look import LookOptions, ViewSums, add_edges, add_tile, add_to_map, bucket_sizes, stable_topk
 from ...attention.parts.mask import PairGrid
@@ -89,7 +90,7 @@ class ShardedSums:
 
     def add_edges(self, sums: ViewSums, piece: Piece, p: LoweredCall) -> None:
         """Add the edges of a piece."""
-        g = edge_kernels.EdgeScores(p)
+        g = edge_kernels.EdgeScores(fold_biases(p, edge_kernels.csr_of(p)))
         rows, keys = (
             torch.cat([torch.arange(first, first + count, device=p.q.device) for first, count in piece.row_slices]),
             piece.key_numbers,

@@ -9,7 +9,7 @@ while the next stage is computed. All sums are in the order of stages and ranks:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -38,6 +38,7 @@ class ShardedCall:
     kernels: ModuleType
     mask: Mask
     places: PlacePair | None = None
+    kind: Hashable = None  # what calls must have in common to be run alike
 
     def local_call(self, piece: Piece, queries: list[Tensor], k: Tensor, v: Tensor) -> LoweredCall:
         """The lowered call of a piece; `queries` are q and the relative queries of its rows, k and v its keys."""
@@ -72,7 +73,7 @@ class ShardedCall:
             places=places,
             numbers=(piece.row_numbers + offset, piece.key_numbers),
             tied=False,
-            plan=piece.plan,
+            plan=piece.plan(self.kind),
             **piece.edge_fields(p),
         )
 

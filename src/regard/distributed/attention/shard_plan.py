@@ -6,7 +6,7 @@ visit a stage's keys, or, where distances must be consecutive, one run of rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...attention.call import LoweredCall
-from ...attention.execution import ExecutionPlan, mask_cache
+from ...attention.execution import ExecutionPlan, Storage, mask_cache
 from ...attention.parts.edges import Edges, sorted_edges
 from ...attention.parts.mask import ALL, Mask, PairGrid, Tiling
 from ...attention.parts.masks import Everything
@@ -50,7 +50,7 @@ class Piece:
     row_tile: int
     full: bool  # every pair is allowed
     edges: LocalEdges | None  # of a graph
-    plan: ExecutionPlan = field(default_factory=ExecutionPlan)
+    plans: Storage = field(default_factory=Storage)  # by kind of call
 
     def mask(self, whole: Mask, tokens: tuple[int, int]) -> Mask:
         """The mask of the piece; made anew, since what is cached with a mask must not refer to it."""
@@ -59,6 +59,10 @@ class Piece:
         if self.full:
             return Everything()
         return MaskSelection(whole, tokens, self.row_numbers, self.key_numbers, self.tile, self.row_tile, self.hidden)
+
+    def plan(self, kind: Hashable) -> ExecutionPlan:
+        """What kernels work out for a kind of call; nothing is cached without one."""
+        return ExecutionPlan() if kind is None else self.plans.get(kind, ExecutionPlan)
 
     def edge_fields(self, p: LoweredCall) -> dict[str, Tensor]:
         """The features of the piece's edges, of those of all edges, by name."""
