@@ -237,7 +237,8 @@ def bigbird(tensors: TensorFactory, heads: int, tokens: int, dim: int, block: in
     """BigBird: three neighbouring blocks, three random blocks, and a global first block."""
     x = random_qkv(tensors, 1, heads, tokens, dim)
     index = torch.arange(tokens // block, device=tensors.device)
-    random_blocks = rg.RandomBlocks(block, 3).layout(PairGrid(tokens, tokens, device=tensors.device))
+    drawn = rg.RandomBlocks(block, 3).drawn_blocks(PairGrid(tokens, tokens, device=tensors.device))
+    random_blocks = (drawn[..., None] == index).any(1)  # [query blocks, key blocks]
     layout = random_blocks | ((index[:, None] - index).abs() <= 1) | (index[:, None] < 1) | (index < 1)
 
     def in_layout(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
