@@ -1,4 +1,7 @@
-"""Two processes run sharded calls on the fused kernels, in Triton's interpreter, beside the formula in one process."""
+"""Two processes run sharded calls on the fused kernels beside the formula in one process.
+
+They share the GPU where there is one; elsewhere the kernels run in Triton's interpreter. The messages are gloo's.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from regard.distributed import Layout
 TOKENS, HEADS, DIM = 37, 2, 16
 
 
-def calls() -> dict[str, tuple[rg.Mask, dict[str, Any]]]:
+def calls(device: str) -> dict[str, tuple[rg.Mask, dict[str, Any]]]:
     """Parts by name; the kinds of call that have a mask in common come one after another."""
     draw = torch.Generator().manual_seed(1)
-    table = lambda *size: torch.randn(*size, generator=draw)  # noqa: E731
+    table = lambda *size: torch.randn(*size, generator=draw).to(device)  # noqa: E731
     causal, window = rg.Causal(), rg.Window(7, 3) | rg.Global(2)
-    places = rg.Places(torch.arange(TOKENS) * 5 // 3)
+    places = rg.Places(torch.arange(TOKENS, device=device) * 5 // 3)
     return {
         "dot": (causal, {}),
         "another scale": (causal, {"score": rg.Dot(scale=0.7)}),
@@ -56,10 +59,10 @@ def run(tensors: list[Tensor], layout: Layout | None, **options: Any) -> list[Te
 def check(folder: Path) -> None:
     """The greatest error of each call, relative to each tensor."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    draw = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(1, HEADS, TOKENS, DIM, generator=draw) for _ in range(3)]
+    device, draw = "cuda" if torch.cuda.is_available() else "cpu", torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, HEADS, TOKENS, DIM, generator=draw).to(device) for _ in range(3)]
     errors = {}
-    for name, (mask, parts) in calls().items():
+    for name, (mask, parts) in calls(device).items():
         whole = mask if "places" not in parts else parts["places"].place(mask)
         layout = rg.shard(whole, TOKENS, tile=4, strategy="equal runs")
         pairs = zip(run(tensors, layout, mask=mask, **parts), run(tensors, None, mask=mask, **parts), strict=True)

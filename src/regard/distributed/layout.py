@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
@@ -18,6 +17,7 @@ from ..attention.parts.parts import Parts
 from ..attention.sharding import OPEN_LAYOUTS
 from ..errors import BadInput
 from .assignment import Assignment, Runs
+from .exchange import Exchange
 from .links import Link
 from .traffic import Sizes, Traffic, best_traffic
 from .visited import find_visited
@@ -168,14 +168,8 @@ class GatherSequence(torch.autograd.Function):
             raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be this rank's {counts[layout.rank]} tokens.")
         moved = x.detach().movedim(dim, 0).contiguous()
         received = [moved.new_empty(count, *moved.shape[1:]) for count in counts]
-        works = []
-        for step in range(1, layout.ranks):
-            to, source = (layout.rank + step) % layout.ranks, (layout.rank - step) % layout.ranks
-            works += [dist.isend(moved, group=layout.group, group_dst=to)]
-            works += [dist.irecv(received[source], group=layout.group, group_src=source)]
-        for work in works:
-            if work is not None:
-                work.wait()
+        others = [rank for rank in range(layout.ranks) if rank != layout.rank]
+        Exchange(layout.group).start([(moved, rank) for rank in others], [(received[x], x) for x in others]).wait()
         received[layout.rank] = moved
         output = moved.new_empty(whole, *moved.shape[1:])
         for runs, rows in zip(owned, received, strict=True):
