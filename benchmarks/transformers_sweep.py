@@ -127,16 +127,16 @@ class CountCalls:
     calls = 0
 
     def __enter__(self) -> CountCalls:
-        self.attend = integration.external_attend
-        integration.external_attend = self.count
+        self.attend = integration.attend
+        integration.attend = self.count
         return self
 
-    def count(self, module: Any) -> Any:
+    def count(self, *args: Any, **options: Any) -> Any:
         self.calls += 1
-        return self.attend(module)
+        return self.attend(*args, **options)
 
     def __exit__(self, *error: object) -> None:
-        integration.external_attend = self.attend
+        integration.attend = self.attend
 
 
 class Result(NamedTuple):

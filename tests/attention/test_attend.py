@@ -25,7 +25,7 @@ CASES = range(25)
 
 def random_case(name: str, number: int, **changes: Any) -> Case:
     draw = RandomCalls(f"{name} {number}")
-    return replace(draw.case(*draw.sizes(), torch.float64), **changes)
+    return replace(draw.case(*draw.sizes(), torch.float64, plain=True), **changes)
 
 
 def attend(case: Case, backend: str, **changes: Any) -> Tensor:
@@ -84,9 +84,8 @@ def test_fully_masked_rows_are_zero_without_gradients(number: int) -> None:
 def test_the_future_cannot_leak(number: int, backend: str) -> None:
     """Under Causal no later key or value moves an early output, neither by gradient nor in fact."""
     draw = RandomCalls(f"future {number}")
-    case = replace(
-        draw.case(*draw.rng.choice([(53, 53), (7, 20), (150, 150)]), torch.float64, small=True), mask=rg.Causal()
-    )
+    sizes = draw.rng.choice([(53, 53), (7, 20), (150, 150)])
+    case = replace(draw.case(*sizes, torch.float64, small=True, plain=True), mask=rg.Causal())
     queries, keys = case.q.shape[2], case.k.shape[2]
     cut = queries // 2
     seen = cut + keys - queries + 1  # keys that row `cut` and those before it may see
@@ -103,7 +102,7 @@ def test_the_future_cannot_leak(number: int, backend: str) -> None:
 def test_keys_permute_freely(number: int) -> None:
     """Without positions the order of the keys does not matter, if the mask follows it."""
     draw = RandomCalls(f"permute {number}")
-    case = replace(draw.case(*draw.sizes(), torch.float64), position=None, dropout=0.0)
+    case = replace(draw.case(*draw.sizes(), torch.float64, plain=True), position=None, dropout=0.0)
     grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
     pairs = (case.mask or rg.Everything()).permits(*grid.indices(), grid)
     pairs = pairs.expand(*pairs.shape[:-2], grid.queries, grid.keys)

@@ -135,7 +135,7 @@ def test_every_mask_over_many_tiles(kind: str, elements: int, monkeypatch: pytes
 def test_graphs_along_edges_and_in_tiles(number: int, share: float) -> None:
     """Sparse graphs are computed along their edges, dense ones in tiles; the view is the same."""
     draw = RandomCalls(f"look graph {number} {share}")
-    case = draw.case(40, 53, torch.float64, "edges")
+    case = draw.case(40, 53, torch.float64, "edges", plain=True)
     chosen = torch.rand(53, 40, generator=draw.generator) < share
     case = dataclasses.replace(case, mask=rg.Edges(chosen.nonzero().mT.contiguous()))
     along = edges.slower_reason(case.call()) is None

@@ -114,6 +114,33 @@ def test_backward_has_the_weights_of_forward() -> None:
     assert (dv.sum(2) - 1).abs().max() <= 3 * torch.finfo(torch.float32).eps * lse.abs().max()
 
 
+def test_values_of_many_dims_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of forward owns some of the value dims; the last has fewer."""
+    monkeypatch.setattr(additive, "VALUES", 16)
+    agree(draw(value_dim=37, heads=2, kv_heads=1, mask=rg.Causal(), dropout=0.2))
+
+
+def test_wide_heads_have_kernels() -> None:
+    x = torch.zeros(1, 1, 2, 1024, device=DEVICE)
+    why = (
+        lambda dim: backend.unsupported_head_dim(  # noqa: E731
+            make_call(*[x[..., :dim]] * 3, score=rg.Additive(torch.zeros(1, dim, device=DEVICE)))
+        )
+    )
+    assert why(1024) is why(512) is None
+    x = torch.zeros(1, 1, 2, 1025, device=DEVICE)
+    assert "1025" in str(why(1025))
+
+
+def test_few_keys_have_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = AdditiveShapes(*[ThreadPatch(2, 8, 8, 8, 1)] * 3, ThreadPatch(4, 4, 4, 16, 1))
+    monkeypatch.setattr(additive, "SHAPES", {2: large, 4: SMALL})
+    half = problem(draw(9, 32, dtype=torch.float16))
+    assert additive.choose_shapes(half) == SMALL
+    assert additive.choose_shapes(problem(draw(9, 33, dtype=torch.float16))) == large
+    agree(draw(9, 32, dtype=torch.float16))
+
+
 @ACTIVATIONS
 @pytest.mark.parametrize("head_dim", [1, 3, 20])
 def test_every_head_dim(head_dim: int, activation: str) -> None:

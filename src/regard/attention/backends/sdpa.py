@@ -148,12 +148,12 @@ def tensor_elements(call: Call, biased: bool, limit: int) -> int:
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     with without_autocast(call.q.device):
-        v = call.v
         if call.position is None and isinstance(call.score, Dot):
             q, k, scale = call.score.lower(call.q, call.k)
         else:
             p = lower(call)
-            q, k, scale = p.q.to(v.dtype), p.k.to(v.dtype), p.scale
+            q, k, scale = p.q, p.k, p.scale
+        q, k, v = (x.to(compute_dtype(call)) for x in (q, k, call.v))
         if scale <= 0:  # torch masks before it scales: −∞ · scale would be +∞ or NaN
             q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
         if q.shape[-1] != v.shape[-1]:  # the fused kernels want one head_dim; zeros change nothing
@@ -166,7 +166,13 @@ def run(call: Call) -> Tensor:
         else:
             mask, dead = mask_tensor(call)
             output = masked_attention(q, k, v, mask=mask, dead=dead, scale=scale, grouped=grouped)
-        return output if v is call.v else output[..., : call.v.shape[-1]]
+        dim = call.v.shape[-1]
+        return (output if output.shape[-1] == dim else output[..., :dim]).to(call.v.dtype)
+
+
+def compute_dtype(call: Call) -> torch.dtype:
+    """The type torch's kernel computes in: float32 for float16 on a CPU, which is faster there and as exact as ours."""
+    return torch.float32 if call.q.dtype == torch.float16 and call.q.device.type == "cpu" else call.v.dtype
 
 
 def prepare(call: Call) -> AttentionFunction | None:
@@ -185,7 +191,7 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
         return None
     if position is not None and (position.transforms or call.places is not None or learns_position(call)):
         return None
-    if score.factor(call.q.shape[-1]) <= 0:  # `run` turns the sign of q
+    if score.factor(call.q.shape[-1]) <= 0 or compute_dtype(call) != call.q.dtype:  # `run` turns the sign, and casts
         return None
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):
@@ -271,7 +277,7 @@ def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     It is cached with the mask for layers that share it, and in the plan for small calls with a bias by distance.
     """
     if call.bias is not None:
-        return call.bias.four_dims(), None
+        return call.bias.four_dims().to(compute_dtype(call)), None
     if not cacheable(call) or torch.compiler.is_compiling():
         return make_mask_tensor(call)
     if call.position is not None:
@@ -296,7 +302,7 @@ def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
             return (as_bias(allowed, call.q.dtype) if prefers_bias(call) else allowed), dead
         i, j = call.grid.indices()
         bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
-        bias = torch.as_tensor(bias, device=call.q.device).to(call.q.dtype)
+        bias = torch.as_tensor(bias, device=call.q.device).to(compute_dtype(call))
         bias = bias.masked_fill(~allowed, -torch.inf)
         return (pad_rows(bias) if call.q.is_cuda else bias), dead
 

@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 # The greatest head_dim whose tiles fit a multiprocessor, by bytes of an element; and with relative vectors.
 MAX_HEAD_DIM, MAX_HEAD_DIM_RELATIVE = {2: 256, 4: 256}, {2: 128, 4: 64}
+MAX_HEAD_DIM_ADDITIVE = 1024  # which is computed dim by dim, a few values at once
 
 
 def assume_constant(function: F) -> F:
@@ -66,6 +67,7 @@ def unsupported_head_dim(call: Call) -> str | None:
     widest = max(call.q.shape[-1], call.v.shape[-1])
     relative = isinstance(call.position, Shaw | TransformerXL | Disentangled)
     limit = (MAX_HEAD_DIM_RELATIVE if relative else MAX_HEAD_DIM)[call.q.dtype.itemsize]
+    limit = MAX_HEAD_DIM_ADDITIVE if isinstance(call.score, Additive) else limit
     if widest <= limit:
         return None
     part = f" with {type(call.position).__name__} in {str(call.q.dtype).removeprefix('torch.')}" if relative else ""

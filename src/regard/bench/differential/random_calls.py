@@ -245,11 +245,12 @@ class RandomCalls:
         small: bool = False,
         others: bool = False,
         places: bool = False,
+        plain: bool = False,
     ) -> Case:
         """A whole call; `mask` names its kind; `small` keeps other sizes small.
 
         With `others` it has at least one of a cap, a sink and a bias by pair, and with `places` it has places; without
-        them some calls have these.
+        them some calls have these, or features of edges, unless `plain`.
         """
         batch, kv_heads, group = self.rng.choice([1, 1, 2, 3]), self.rng.choice([1, 2]), self.rng.choice([1, 1, 2, 3])
         batch, kv_heads, group = (
@@ -262,12 +263,12 @@ class RandomCalls:
         grid = PairGrid(queries, keys, batch, heads)
         if isinstance(position, rg.Rotary) and self.chance(0.5):
             position = self.draw_axial_rotary(grid, dim)
-        rare = self.others(grid) if others or self.chance(0.4) else {}
-        rare |= {"places": self.places(grid)} if places or self.chance(0.2) else {}
+        rare = self.others(grid) if others or (not plain and self.chance(0.4)) else {}
+        rare |= {"places": self.places(grid)} if places or (not plain and self.chance(0.2)) else {}
         score = replace(score, cap=rare.pop("cap", None))  # type: ignore[type-var]
         half, value_dim = dtype in (torch.float16, torch.bfloat16), self.rng.choice([1, 5, 8, dim])
         drawn = self.mask(grid) if mask == "any" else self.primitive(grid, mask)
-        if isinstance(drawn, rg.Edges) and self.chance(0.5):
+        if isinstance(drawn, rg.Edges) and not plain and self.chance(0.5):
             drawn = rg.Edges(drawn.edge_index.unique(dim=1)[:, self.rng.choice([slice(None), slice(None, None, 2)])])
             rare |= {"edges": self.edge_features(grid, drawn, key_dim, value_dim, score, position)}
         return Case(

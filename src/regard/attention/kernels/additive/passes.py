@@ -85,7 +85,8 @@ SHAPES = {  # by the bytes of a number
     ),
     4: AdditiveShapes(*[ThreadPatch(4, 4, 16, 16, 8)] * 4),
 }
-NARROW = ThreadPatch(8, 4, 8, 16, 4)  # forward, for half types and heads of at most 64
+NARROW = ThreadPatch(8, 4, 8, 16, 4)  # forward, for half types and heads of at most 64, or at most 64 keys
+VALUES = 256  # value dims that a program of forward owns
 PRECISION = "tf32x3"  # float32 products: three on tensor cores, as exact as one without them
 UNROLL = 4  # pairs of d in one step of the loop over d
 OWNED = 8  # d that a program owns in backward
@@ -125,7 +126,7 @@ class AdditiveInputs:
 
     @property
     def shapes(self) -> AdditiveShapes:
-        return SHAPES[self.v.element_size()]
+        return choose_shapes(self.problem)
 
     @property
     def tokens(self) -> tuple[Tensor, ...]:
@@ -178,6 +179,13 @@ class AdditiveInputs:
         parts |= dict(PLACED=0 if self.placed is None else 2 if slopes else 1)
         parts |= dict(DROPOUT=p.seed is not None, PRECISION=PRECISION)
         return parts | dict(DP=self.dp, DV=p.v.shape[3], UNROLL=min(UNROLL, self.dp // 2))
+
+
+def choose_shapes(p: LoweredCall) -> AdditiveShapes:
+    """The patches by the size of a number; small tiles for few keys, which would fill half of a large one."""
+    size = p.v.element_size()
+    few = p.k.shape[2] <= SHAPES[4].ds.columns < SHAPES[size].ds.columns
+    return SHAPES[4] if few else SHAPES[size]
 
 
 def prepare(p: LoweredCall, patch: ThreadPatch) -> AdditiveInputs:
@@ -235,22 +243,22 @@ def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """`forward` with kernels that are compiled one by one where they are new."""
     batch, heads, queries, _ = p.q.shape
     kv_heads, keys, dim_v = p.v.shape[1:]
-    output = p.v.new_empty(batch, heads, queries, dim_v, dtype=torch.float32)
     lse = p.v.new_empty(batch, heads, queries, dtype=torch.float32)
-    if not output.numel() or not keys:
-        return output.zero_(), lse.fill_(-math.inf)
-    narrow = p.v.element_size() == 2 and p.q.shape[3] <= 64
-    inputs = prepare(p, NARROW if narrow else SHAPES[p.v.element_size()].forward)
-    tiles = inputs.tiles
-    start(
-        forward_kernel, (inputs.sizes[2] * batch * heads,),
-        *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.places,
-        inputs.seed,
-        tiles.starts, tiles.tile, tiles.bits, tiles.packed, output, lse, *strides(inputs.v),
-        heads, kv_heads, queries, keys, *inputs.sizes, tiles.batch_stride, tiles.head_stride, *inputs.settings,
-        **inputs.constants, BDV=pad_dot(dim_v), **inputs.patch.arguments(),
-    )  # fmt: skip
-    return output, lse
+    if not queries * dim_v * batch * heads or not keys:
+        return p.v.new_zeros(batch, heads, queries, dim_v, dtype=torch.float32), lse.fill_(-math.inf)
+    narrow = p.v.element_size() == 2 and (p.q.shape[3] <= 64 or keys <= NARROW.columns)
+    inputs = prepare(p, NARROW if narrow else choose_shapes(p).forward)
+    tiles, outputs = inputs.tiles, []
+    for v in inputs.v.split(VALUES, -1):  # scores are computed again for each
+        outputs.append(v.new_empty(batch, heads, queries, v.shape[3], dtype=torch.float32))
+        start(
+            forward_kernel, (inputs.sizes[2] * batch * heads,),
+            *inputs.tokens, inputs.term_q, inputs.term_k, v, inputs.rel_bias, inputs.pairs, inputs.places, inputs.seed,
+            tiles.starts, tiles.tile, tiles.bits, tiles.packed, outputs[-1], lse, *strides(v),
+            heads, kv_heads, queries, keys, *inputs.sizes, tiles.batch_stride, tiles.head_stride, *inputs.settings,
+            **inputs.constants | dict(DV=v.shape[3], BDV=pad_dot(v.shape[3])), **inputs.patch.arguments(),
+        )  # fmt: skip
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1), lse
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
@@ -259,7 +267,7 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         table = None if p.rel_bias is None else p.rel_bias.table
         tensors = (p.q, p.k, p.v, p.weight, table, None, None, p.pair_bias)
         return [None if x is None else torch.zeros_like(x) for x in tensors]
-    inputs = prepare(p, SHAPES[p.v.element_size()].ds)
+    inputs = prepare(p, choose_shapes(p).ds)
     sums = GradientSums(inputs)
     kernels = AdditiveBackward(inputs, sums, grad.contiguous(), output.contiguous(), lse.contiguous())
     for tiles in kernels.ranges:

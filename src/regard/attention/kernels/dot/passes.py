@@ -41,7 +41,7 @@ from .schedule import DotConfig, PassShapes, TileSchedule
 T = TypeVar("T")
 FORWARD = PassShapes(
     {
-        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(128, 128, 8, 3), 256: TileShape(128, 64, 8, 2)},
+        2: {64: TileShape(64, 64, 4, 2), 128: TileShape(128, 128, 8, 3), 256: TileShape(128, 64, 8, 2)},
         4: {64: TileShape(64, 64, 4, 1), 128: TileShape(64, 32, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
     {2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 64, 8, 2)}, 4: {64: TileShape(32, 32, 4, 1)}},
@@ -55,7 +55,7 @@ DQ = PassShapes(
 )
 DKDV = PassShapes(
     {
-        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 128, 8, 3), 256: TileShape(32, 64, 8, 2)},
+        2: {64: TileShape(32, 64, 4, 3), 128: TileShape(64, 128, 8, 3), 256: TileShape(32, 64, 8, 2)},
         4: {64: TileShape(64, 64, 4, 1), 128: TileShape(32, 64, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
     {2: {64: TileShape(64, 64, 4, 2), 128: TileShape(64, 64, 8, 2)}, 4: {64: TileShape(32, 32, 4, 1)}},
