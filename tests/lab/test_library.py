@@ -16,7 +16,7 @@ import regard as rg
 from regard.lab import library as library_module
 from regard.lab.api import heads
 from regard.lab.lab import Lab
-from regard.lab.library import ModelLibrary, NotFound
+from regard.lab.library import ModelLibrary, NotFound, read_scripts
 from regard.lab.server.jobs import Cancelled, Job
 
 
@@ -147,3 +147,12 @@ def test_shipped_models_have_a_card_in_both_languages(lab: Lab) -> None:
             numbers = re.findall(r"\d[\d,.]*\d|\d+", score["en"])
             assert numbers and all(number in page for number in numbers), (entry.name, numbers)
     assert {name for name, entry in lab.library.entries().items() if entry.hand_made} == {"meanings", "recall"}
+
+
+def test_examples_are_in_a_script_that_the_words_of_a_run_have(lab: Lab, tmp_path: Path) -> None:
+    entries = {entry["name"]: entry for entry in (x.as_dict() for x in lab.library.entries().values())}
+    assert next(x["scripts"] for name, x in entries.items() if name.endswith("reviews-0")) == ("LATIN",)
+    for kind, words, scripts in (("WordLevel", ["[PAD]", "猫", "狗"], ("CJK",)), ("BPE", ["cat"], ())):
+        vocabulary = {word: n for n, word in enumerate(words)}
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": kind, "vocab": vocabulary}}))
+        assert read_scripts(tmp_path) == scripts

@@ -226,7 +226,7 @@ def test_a_line_is_for_texts() -> None:
 
 def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("good 1 2 3\nbad 4 5 6\nsplendid 7 8 9\n")
-    settings = ClassifySettings(vectors=str(tmp_path / "v.txt"), frozen=True, nb_linear=0)
+    settings = ClassifySettings(vectors=str(tmp_path / "v.txt"), freeze_vectors=True, nb_linear=0)
     examples = sentences(100, 0)
     task = Classify.prepare(examples, settings)
     model = train_model(task, examples, SMALL, 3)

@@ -6,6 +6,7 @@ in memory while there is room.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import TypedDict
 
 from torch import nn
 
-from ..data.languages import LANGUAGES
+from ..data.languages import LANGUAGES, count_scripts
 from ..errors import BadInput, explain_damage
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
@@ -62,6 +63,7 @@ class EntryFields(TypedDict):
     modality: str
     generates: bool
     languages: tuple[str, ...]
+    scripts: tuple[str, ...]
     training_length: int | None
     folder: str
     hand_made: bool
@@ -91,6 +93,8 @@ class ModelEntry:
     """Whether it has a decoder that generates text."""
     languages: tuple[str, ...] = ()
     """The languages that it reads, such as "en"; empty where that is not known."""
+    scripts: tuple[str, ...] = ()
+    """The scripts of its vocabulary of words, such as "LATIN"; empty where it reads any."""
     training_length: int | None = None
     """Tokens of the longest input that it was trained on; None where that is not known."""
     folder: str = ""
@@ -115,6 +119,7 @@ class ModelEntry:
             "modality": self.modality,
             "generates": self.generates,
             "languages": self.languages,
+            "scripts": self.scripts,
             "training_length": self.training_length,
             "folder": self.folder,
             "hand_made": self.hand_made,
@@ -277,6 +282,7 @@ def describe_folder(path: Path, name: str, source: str) -> ModelEntry:
         modified=max((file.stat().st_mtime for file in files if file.is_file()), default=0.0),
         generates=modality != "image" and is_seq2seq(config),
         languages=read_languages(card, run),
+        scripts=read_scripts(folder),
         training_length=read_training_length(run, config),
     )
 
@@ -291,6 +297,16 @@ def read_languages(card: Request, run: Request | None) -> tuple[str, ...]:
     settings = (run or {}).get("settings")
     source = settings.get("source") if isinstance(settings, dict) else None
     return (source,) if isinstance(source, str) and source in LANGUAGES else ()
+
+
+def read_scripts(folder: Path) -> tuple[str, ...]:
+    """The scripts that the words of a tokenizer are written in; none where it has pieces of words, which spell any."""
+    model = read_json_or_empty(folder / "tokenizer.json").get("model")
+    words = model.get("vocab") if isinstance(model, dict) and model.get("type") == "WordLevel" else None
+    if not isinstance(words, dict):
+        return ()
+    letters = count_scripts("".join(word for word in words if not re.fullmatch(r"[<\[].*[>\]]", word)))  # no [PAD]
+    return tuple(script for script, count in letters.items() if 20 * count > letters.total())
 
 
 def read_training_length(run: Request | None, config: Request) -> int | None:

@@ -152,7 +152,7 @@ def test_large(dtype: torch.dtype, position: str) -> None:
         "vectors for both": lambda: disentangled(64, 128, head_dim=64, heads=4),
     }
     packed = torch.cat([torch.arange(400), torch.arange(213)])
-    mask = rg.Documents(torch.tensor([[0] * 400 + [1] * 213])) & rg.Causal()
+    mask = rg.Documents(torch.tensor([[0] * 400 + [1] * 213] * 2)) & rg.Causal()
     case = draw(517, 613, 64, 64, batch=2, heads=4, kv_heads=2, dtype=dtype, position=parts[position](), mask=mask)
     agree(replace(case, places=rg.Places(packed)))
     agree(replace(case, mask=rg.Causal(), places=rg.Places(torch.stack([packed, packed.flip(0)]))))

@@ -27,7 +27,8 @@ def test_the_list_says_what_the_folders_hold(lab):
 def test_calls_answer_in_packs(lab):
     found = unpack(pack(runs.curves(lab, {"run": "pair"}, Job())))
     assert found["lines"] == 34 and found["step"]["rate"]["values"].shape == (30,)
-    assert runs.samples(lab, {"run": "pair", "start": 1, "count": 2}, Job())["said"] == ["狗 跑 了", "狗 坐 了"]
+    samples = runs.samples(lab, {"run": "pair", "start": 1, "count": 2}, Job())["samples"]
+    assert [sample["prediction"] for sample in samples] == ["狗 跑 了", "狗 坐 了"]
     assert runs.about(lab, {"run": "reviews-1"}, Job())["settings"]["training.seed"] == 1
 
 

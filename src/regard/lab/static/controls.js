@@ -80,7 +80,8 @@ export const metricValue = (name, value) => /accuracy|f1/i.test(name) && value <
 // The example texts of a model: its own, else those of other models, without the query and head that they show there. Examples in the page's language come first.
 export function examplesFor(lab, model) {
   const own = lab.examples.filter(example => example.model === model?.name), language = lab.language === "zh" ? "zh" : "en";
-  const texts = own.length ? own : lab.examples.filter(({ language: written }) => !model?.languages?.length || model.languages.includes(written)).map(({ text, language }) => ({ text, language }));
+  const reads = written => !(model?.languages?.length && !model.languages.includes(written)) && !(model?.scripts?.length && !model.scripts.includes(written === "zh" ? "CJK" : "LATIN"));
+  const texts = own.length ? own : lab.examples.filter(example => reads(example.language)).map(({ text, language }) => ({ text, language }));
   const each = texts.flatMap(example => example.other === undefined ? [example] : [example, { ...example, text: example.other }]);
   return [...each.filter(example => example.language === language), ...each.filter(example => example.language !== language)];
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..launch import Launch, TileShape, strides
 from ..tile_lists import TileLists, renumber, split_ranges, tile_lists
 from .placed_kernels import d_placed_bias_kernel, d_placed_vectors_kernel
-from .schedule import TileSchedule, split_limit
+from .schedule import DotConfig, TileSchedule, split_limit
 
 if TYPE_CHECKING:
     from .passes import DotInputs, OutputGrad
@@ -33,10 +33,15 @@ def placed_bias_gradient(inputs: DotInputs, rows: OutputGrad, shape: TileShape) 
     launch = Launch(
         d_placed_bias_kernel, c.instances * programs, p_starts=tiles.starts, p_tile=tiles.tile, p_bits=tiles.bits,
         p_packed=tiles.packed, stride_gb=tiles.batch_stride, stride_gh=tiles.head_stride, lists=tiles.lists,
-        programs=programs, **shape._replace(warps=8).arguments(), **c.arguments(),
+        programs=programs, **many_warps(c, shape).arguments(), **c.arguments(),
     )  # fmt: skip
     launch(*inputs.plain_operands(), inputs.seed, *rows, sums)
     return sums.view(c.grid.batch, c.grid.heads, programs, c.length).sum((0, 2))
+
+
+def many_warps(c: DotConfig, shape: TileShape) -> TileShape:
+    """The tile with registers of 8 warps; not in float32, for which Triton 3.6 then reads beyond the shared memory."""
+    return shape._replace(warps=8) if c.dtype.itemsize == 2 else shape
 
 
 class EntryTiles(NamedTuple):
@@ -95,7 +100,7 @@ def add_placed_vectors(
     steps = dict(zip(("stride_xb", "stride_xh", "stride_xn"), strides(x), strict=True))
     arguments = {"x_group": c.group_size if by_key else 1, "BY_KEY": by_key, "p_ds_base": base, **steps}
     arguments |= {"p_column": tiles.column, "lists": tiles.order.lists, **tiles.order.arguments()}
-    light = relative.shape._replace(warps=8, stages=2)
+    light = many_warps(c, relative.shape)._replace(stages=2)
     schedule = TileSchedule(c, d_placed_vectors_kernel, light, renumber(items, instances), arguments)
     out = inputs.plan.empty32((*c.front, tiles.order.lists * size, c.head_dim))
     schedule.sum_lists((x, ds, inputs.places), (out,), size, c.scale)
