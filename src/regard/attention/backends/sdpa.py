@@ -242,15 +242,17 @@ class MaskAsTensor:
     def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
         """The mask's tensor, and the rows without allowed keys, which see every key in it."""
         with torch.inference_mode(False):  # later calls may need gradients
-            allowed, dead = allowed_pairs(mask, self.grid)
-            return (allowed if self.bias is None else as_bias(allowed, self.bias)), dead
+            if self.bias is not None:
+                return as_bias(permitted_pairs(mask, self.grid), self.bias), None
+            return allowed_pairs(mask, self.grid)
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dead: Tensor | None, scale: float, grouped: bool
 ) -> Tensor:
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
-    if mask.is_cuda and not grouped and mask.dtype == q.dtype and is_aligned(q) and is_aligned(k) and is_aligned(v):
+    biased = mask.is_cuda and mask.dtype == q.dtype != torch.float64
+    if biased and not grouped and is_aligned(q) and is_aligned(k) and is_aligned(v):
         output = efficient_attention(q, k, v, mask, scale)
     else:
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
@@ -297,9 +299,14 @@ def cacheable(call: Call) -> bool:
 def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here."""
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-        allowed, dead = allowed_pairs(call.mask, call.grid)
         if call.position is None or call.position.rotates:
-            return (as_bias(allowed, call.q.dtype) if prefers_bias(call) else allowed), dead
+            if prefers_bias(call):
+                return as_bias(permitted_pairs(call.mask, call.grid), call.q.dtype), None
+            return allowed_pairs(call.mask, call.grid)
+        if takes_bias(call):
+            allowed, dead = permitted_pairs(call.mask, call.grid), None
+        else:
+            allowed, dead = allowed_pairs(call.mask, call.grid)
         i, j = call.grid.indices()
         bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
         bias = torch.as_tensor(bias, device=call.q.device).to(compute_dtype(call))
@@ -312,14 +319,18 @@ def allowed_pairs(mask: Mask, grid: PairGrid) -> tuple[Tensor, Tensor | None]:
 
     Those rows see every key in the first; the second is None where there are none.
     """
-    device = torch.device(grid.device)
-    allowed = mask.permits(*pair_indices(grid.queries, grid.keys, device), grid)
-    allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
+    allowed = permitted_pairs(mask, grid)
     dead = ~allowed.any(-1, keepdim=True)
-    waits = device.type != "cpu" and bool(mask.tensors())  # for the GPU, with every new batch
+    waits = torch.device(grid.device).type != "cpu" and bool(mask.tensors())  # for the GPU, with every new batch
     if not waits and not shapes_only() and not bool(dead.any()):
         return allowed, None
     return allowed | dead, dead
+
+
+def permitted_pairs(mask: Mask, grid: PairGrid) -> Tensor:
+    """Every pair's answer, `[batch or 1, heads or 1, queries or 1, keys]`."""
+    allowed = mask.permits(*pair_indices(grid.queries, grid.keys, torch.device(grid.device)), grid)
+    return allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
 
 
 @tensor_cache
@@ -328,15 +339,26 @@ def pair_indices(queries: int, keys: int, device: torch.device) -> tuple[Tensor,
     return PairGrid(queries, keys, device=device).indices()
 
 
+def takes_bias(call: Call) -> bool:
+    """Whether `efficient_attention` runs the call, which gives rows of −∞ zeros, and gradients of zeros."""
+    return call.q.is_cuda and call.q.dtype != torch.float64
+
+
 def prefers_bias(call: Call) -> bool:
     """Whether a mask is faster as a bias for `efficient_attention`: on a GPU, where starting a kernel is most of it."""
     grid = call.grid
-    return call.q.is_cuda and not in_cuda_graph() and grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
+    return takes_bias(call) and not in_cuda_graph() and grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where allowed, −∞ elsewhere."""
-    return pad_rows(allowed.new_zeros((), dtype=dtype).masked_fill(~allowed, -torch.inf))
+    return pad_rows(torch.where(allowed, *bias_values(dtype, allowed.device)))
+
+
+@tensor_cache
+def bias_values(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """0 and −∞."""
+    return torch.zeros((), dtype=dtype, device=device), torch.full((), -torch.inf, dtype=dtype, device=device)
 
 
 def pad_rows(x: Tensor) -> Tensor:

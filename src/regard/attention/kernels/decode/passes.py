@@ -38,6 +38,7 @@ MAX_QUERIES = 16
 PROGRAMS_PER_SM = 16  # over the whole run
 MIN_KEYS = 256  # keys of a program, unless there are fewer
 MERGED = 16  # splits that are merged at once
+MERGED_NUMBERS = 1 << 14  # their numbers, where there are more splits: each step waits for memory
 CACHED = 1 << 16  # pairs up to which the bytes of a mask without tensors are cached
 PAIR_STRIDES = ("stride_pb", "stride_ph", "stride_pq", "stride_pn")
 MASK_STRIDES = ("stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds")
@@ -122,7 +123,8 @@ class DecodeLaunches:
             EXACT=self.output_dtype != v.dtype and p.sink is not None,
             **shape.arguments(),
         )  # fmt: skip
-        sizes = {"DV": value_dim, "BDV": value_width, "BS": MERGED, "num_warps": 2, "SINK": p.sink is not None}
+        merged, warps = (MERGED, 2) if splits <= MERGED else (min(MERGED_NUMBERS // value_width, 128), 8)
+        sizes = {"DV": value_dim, "BDV": value_width, "BS": merged, "num_warps": warps, "SINK": p.sink is not None}
         sizes |= {"queries": grid.queries, "heads": grid.heads}
         self.merge = Launch(
             merge_kernel, rows, splits=splits, keep_scale=keep_scale(p.dropout) if drops else 1.0, **sizes
