@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
+from regard.attention import attend as attend_module
 from regard.attention.attend import resolve
 from regard.attention.backends import sdpa
 from regard.attention.backends.blockwise import schedule
@@ -249,3 +250,39 @@ def test_fake_tensors_are_not_cached() -> None:
     assert not isinstance(find(3), FakeTensor)
     with FakeTensorMode():
         assert isinstance(find(3), FakeTensor)
+
+
+def test_a_mask_like_an_earlier_one_takes_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the lengths of another batch: nothing is planned, and the contents are its own."""
+    q, k, v = (torch.randn(2, 2, 20, 8) for _ in range(3))
+    rg.attend(q, k, v, mask=rg.Lengths(torch.tensor([3, 20])))
+    monkeypatch.setattr(attend_module, "resolve", lambda *_: pytest.fail("planned again"))
+    for lengths in ([20, 1], [0, 7], [5, 5]):
+        mask = rg.Lengths(torch.tensor(lengths))
+        found = rg.attend(q, k, v, mask=mask)
+        monkeypatch.undo()
+        torch.testing.assert_close(found, rg.attend(q, k, v, mask=mask, backend="reference"))
+        monkeypatch.setattr(attend_module, "resolve", lambda *_: pytest.fail("planned again"))
+
+
+def test_a_plan_is_not_that_of_other_parts() -> None:
+    """Scores, positions, backends and deterministic algorithms are part of what a plan is found by."""
+    x = torch.randn(1, 2, 9, 4)
+    outputs = [
+        rg.attend(x, x, x, **parts)
+        for parts in (
+            {},
+            {"score": rg.Dot(2.0)},
+            {"score": rg.Dot(3.0)},
+            {"position": rg.Alibi()},
+            {"mask": rg.Causal()},
+        )
+        for _ in range(2)
+    ]
+    for first, second in zip(outputs[::2], outputs[1::2], strict=True):
+        torch.testing.assert_close(first, second)
+    assert all(not torch.allclose(a, b) for n, a in enumerate(outputs[::2]) for b in outputs[::2][:n])
+    table = torch.randn(2, 17)
+    one = rg.attend(x, x, x, position=rg.Bias(table, 8))
+    table.mul_(2.0)
+    assert not torch.allclose(rg.attend(x, x, x, position=rg.Bias(table, 8)), one)

@@ -160,6 +160,21 @@ def test_alibi_slopes_of_bloom(heads: int) -> None:
         torch.testing.assert_close(actual, want, rtol=1e-6, atol=1e-6)  # Bloom's slopes are made in float32
 
 
+def test_a_type_has_a_bias_exactly_or_does_not() -> None:
+    grid = PairGrid(40, 60, 1, 8)
+    q, k = torch.zeros(1, 8, 40, 2), torch.zeros(1, 8, 60, 2)
+    i, j = grid.indices()
+    bias = torch.as_tensor(rg.Alibi().score_bias(q, k, 1.0, i - j))
+    assert rg.Alibi().exact_in(torch.bfloat16, grid) and torch.equal(bias.bfloat16().float(), bias)
+    for heads, keys in ((12, 60), (8, 600)):  # slopes that are no powers of two; distances of more digits
+        assert not rg.Alibi().exact_in(torch.bfloat16, PairGrid(40, keys, 1, heads))
+    assert rg.Alibi().exact_in(torch.float16, PairGrid(40, 600, 1, 8))
+    assert not rg.Alibi(torch.rand(8)).exact_in(torch.bfloat16, grid)
+    for table in (torch.zeros(8, 9, dtype=torch.bfloat16), torch.zeros(8, 9)):
+        assert rg.Bias(table, 4).exact_in(torch.bfloat16, grid) == (table.dtype == torch.bfloat16)
+        assert rg.T5Bias(table).exact_in(torch.bfloat16, grid) == (table.dtype == torch.bfloat16)
+
+
 def test_alibi_slopes_of_the_paper() -> None:
     """Eight heads: ½, ¼, … 1/256; others as the paper interpolates."""
     q, k = torch.zeros(1, 8, 1, 1, dtype=torch.float64), torch.zeros(1, 8, 2, 1, dtype=torch.float64)
