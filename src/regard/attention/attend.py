@@ -106,7 +106,9 @@ def attend(
     if usual:
         remember_warm(q, k, v, score, position, mask, backend, plan, call)
     output = run(plan, q, k, v, call)
-    if plan.unmasked or edges is not None or sees_finite(q, k, v, output):  # along edges nothing else is read
+    if (
+        plan.unmasked or edges is not None or is_finite_or_unchecked(q, k, v, output)
+    ):  # along edges nothing else is read
         return output
     parts = Parts(score, position, mask, method, dropout, sink, bias, places)
     return keep_out_nonfinite(q, k, v, output, parts, None if call is None else call.seed, backend)
@@ -139,7 +141,7 @@ def attend_warm(
         output = plan.function(q, k, v)
     except (AttributeError, IndexError, RuntimeError, TypeError):
         return None
-    if plan.unmasked or sees_finite(q, k, v, output):
+    if plan.unmasked or is_finite_or_unchecked(q, k, v, output):
         return output
     return keep_out_nonfinite(q, k, v, output, Parts(score, position, mask), None, backend)
 
@@ -186,7 +188,7 @@ def plan_alike(mask: Mask, entry: MaskCache, key: Hashable) -> ExecutionPlan | N
 
 
 def warm_key(q: Tensor, k: Tensor, v: Tensor, score: Score | None, position: Position | None, backend: str) -> Hashable:
-    """What decides, beside the mask, how a call with these parts alone is run."""
+    """What decides, besides the mask, how a call with these parts alone is run."""
     tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.get_device(), v.get_device())
     parts = None if score is position is None else (score and part_key(score), position and part_key(position))
     return *tensors, grad_mode(q, k, v), in_cuda_graph(), backend, parts
@@ -199,10 +201,10 @@ def grad_mode(q: Tensor, k: Tensor, v: Tensor) -> int:
     return 1 + needs_grad(q, k, v) + 2 * torch.are_deterministic_algorithms_enabled()
 
 
-def sees_finite(q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
+def is_finite_or_unchecked(q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
     """Whether no NaN or infinity can have come from a masked key: by the output, or by all that went in.
 
-    Where contents cannot be read without a wait, backends keep them out themselves.
+    True without a look where contents cannot be read without a wait, as on a GPU.
     """
     if not can_check(q):
         return True

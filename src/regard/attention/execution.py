@@ -119,7 +119,7 @@ def new_plan() -> ExecutionPlan:
 class MaskCache(Storage):
     """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call.
 
-    `warm` has the plans with a function by a shorter key, for calls that have no part but the mask.
+    `warm` has the plans with a function by a shorter key, for calls that have no part but score, position and mask.
     """
 
     def __init__(self, references: list[Reference]) -> None:

@@ -276,7 +276,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         return self.ngram_fit(texts, labels).state_dict()
 
     @contextmanager
-    def refitted(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Iterator[str]:
+    def refit(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Iterator[str]:
         """While open, the n-gram model is the one of all these texts."""
         if self.ngram_fit is None or not isinstance(model, EnsembleModel) or model.beside is None:
             yield ""

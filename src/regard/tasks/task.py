@@ -221,7 +221,7 @@ class Task(ABC, Generic[S, E, T]):
     def initialize(self, model: nn.Module) -> None:
         """Give a new model weights that are known before training, such as word vectors."""
 
-    def refitted(self, model: nn.Module, examples: Sequence[E]) -> AbstractContextManager[str]:
+    def refit(self, model: nn.Module, examples: Sequence[E]) -> AbstractContextManager[str]:
         """While open, what is fitted in closed form is fitted to all of these examples; gives a sentence that says so.
 
         For the model that is saved, where the validation data is a part of the training files.

@@ -217,7 +217,7 @@ def train_run(
 
         def save_best(model: Model, scores: Scores) -> None:
             every = [*data.train, *data.validation]
-            with task.refitted(model, every) if data.held_out else nullcontext("") as sentence:
+            with task.refit(model, every) if data.held_out else nullcontext("") as sentence:
                 folder.save_best(model, scores.with_summary(sentence), records)
             if architecture.lora_rank:
                 save_adapter(model, folder / "adapter", str(architecture.checkpoint), model.base_family)

@@ -17,21 +17,11 @@ pytest.importorskip("triton")
 import regard as rg
 from regard.attention.backends import triton
 from regard.attention.call import make_call
-from regard.attention.kernels.dot import passes
-from regard.attention.kernels.dot.schedule import PassShapes
 from regard.attention.kernels.dot.step import DotStep
-from regard.attention.kernels.launch import TileShape
+
+from .test_dot import small_tiles  # noqa: F401, a fixture of every test here
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FLAT, SQUARE = TileShape(16, 32, 4, 1), TileShape(32, 32, 4, 1)
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE == "cpu":
-        flat, square = ({size: dict.fromkeys((64, 128, 256), shape) for size in (2, 4)} for shape in (FLAT, SQUARE))
-        for name in ("FORWARD", "DQ", "DKDV"):
-            monkeypatch.setattr(passes, name, PassShapes(flat, square))
 
 
 def draw(layout: Callable[[Tensor], Tensor], requires_grad: bool) -> list[Tensor]:

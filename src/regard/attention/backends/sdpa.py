@@ -26,13 +26,13 @@ from ..parts.positions import Alibi, Bias, T5Bias
 from ..parts.scores import Additive, Dot
 from ..tracing import in_cuda_graph, shapes_only
 from .backend import EDGES_ONLY
+from .triton import MAX_HEAD_DIM
 
 name = "sdpa"
 
 GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a GPU
 BIAS_ELEMENTS = 1 << 22  # the same for a bias by distance, which kernels of ours compute as they go
 NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_dim
-MAX_HEAD_DIM = 256  # of our kernels
 GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
@@ -111,7 +111,7 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
         return f"{needs}, and sum its gradient over all pairs"
     if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
         return f"{needs}, and their gradients may differ from call to call"
-    no_kernel = max(call.q.shape[-1], call.v.shape[-1]) > MAX_HEAD_DIM  # none of ours
+    no_kernel = max(call.q.shape[-1], call.v.shape[-1]) > max(MAX_HEAD_DIM.values())  # none of ours
     limit = NO_KERNEL_ELEMENTS if no_kernel else BIAS_ELEMENTS if biased else GPU_ELEMENTS
     if tensor_elements(call, biased, limit) > limit:
         return f"{needs}, of more than {limit:,} elements"
@@ -340,7 +340,7 @@ def pair_indices(queries: int, keys: int, device: torch.device) -> tuple[Tensor,
 
 
 def takes_bias(call: Call) -> bool:
-    """Whether `efficient_attention` runs the call, which gives rows of −∞ zeros, and gradients of zeros."""
+    """Whether torch's kernels for this call give rows of −∞ in a bias zeros, and gradients of zeros."""
     return call.q.is_cuda and call.q.dtype != torch.float64
 
 

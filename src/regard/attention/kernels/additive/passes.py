@@ -139,10 +139,10 @@ class AdditiveInputs:
         bias = self.problem.rel_bias
         if bias is None:
             return self.weight
-        return bias.slopes[:, None] if self.placed and bias.slopes is not None else bias.table.contiguous()
+        return bias.slopes[:, None] if self.placed_table and bias.slopes is not None else bias.table.contiguous()
 
     @property
-    def placed(self) -> PlacedTable | None:
+    def placed_table(self) -> PlacedTable | None:
         return PlacedTable.of(self.problem)
 
     @property
@@ -168,7 +168,7 @@ class AdditiveInputs:
 
     @property
     def place_stride(self) -> int:
-        return self.places.shape[1] if self.placed is not None and self.placed.by_batch else 0
+        return self.places.shape[1] if self.placed_table is not None and self.placed_table.by_batch else 0
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class AdditiveInputs:
         p = self.problem
         parts = dict(TANH=self.tanh, REL_BIAS=p.rel_bias is not None, PAIR_BIAS=p.pair_bias is not None)
         slopes = p.rel_bias is not None and p.rel_bias.slopes is not None
-        parts |= dict(PLACED=0 if self.placed is None else 2 if slopes else 1)
+        parts |= dict(PLACED=0 if self.placed_table is None else 2 if slopes else 1)
         parts |= dict(DROPOUT=p.seed is not None, PRECISION=PRECISION)
         return parts | dict(DP=self.dp, DV=p.v.shape[3], UNROLL=min(UNROLL, self.dp // 2))
 
@@ -338,7 +338,7 @@ class GradientSums:
         self.weight = zeros(tile_rows, inputs.dp)
         self.edge = inputs.patch.columns
         self.distances = next_power(inputs.patch.rows + inputs.patch.columns - 1)  # of a tile
-        placed = inputs.placed
+        placed = inputs.placed_table
         length = padded_q + p.k.shape[2] + self.edge + self.distances if placed is None else placed.entries
         programs = min(max(REL_BIAS_PROGRAMS // front, 1), tile_rows)
         needs_bias = p.rel_bias is not None and p.needs_grad[4]
@@ -462,11 +462,11 @@ class AdditiveBackward:
     def d_rel_bias(self, tiles: TileRange, sums: Tensor) -> None:
         inputs, listed = self.inputs, self.tiles
         programs, length = sums.shape[1:]
-        if inputs.placed is not None:
+        if inputs.placed_table is not None:
             start(
                 d_placed_bias_kernel, (programs * listed.groups, tiles.instances),
                 self.scratch_capped, inputs.places, listed.starts, listed.tile, sums, inputs.place_stride,
-                *self.sizes[2:], self.sizes[0], inputs.sizes[2], programs, length, inputs.placed.zero,
+                *self.sizes[2:], self.sizes[0], inputs.sizes[2], programs, length, inputs.placed_table.zero,
                 *self.range_arguments(tiles), BM=inputs.patch.rows, BN=inputs.patch.columns, num_warps=8,
             )  # fmt: skip
             return
