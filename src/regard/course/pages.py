@@ -8,6 +8,8 @@ from .course import list_chapters
 from .source import IMPORTS, write_numpy, write_regard
 from .step import Chapter, Evidence, Step
 
+ROUNDING = 1e-12  # differences below it are errors of rounding, whose digits depend on the processor
+
 TEXTS = {
     "course": Bilingual("Course", "课程"),
     "lead": Bilingual(
@@ -94,7 +96,17 @@ def bullets(lines: list[str]) -> str:
 def describe_findings(step: Step, language: Language) -> list[str]:
     """The findings of a step for its start values, each with whether it holds."""
     result = step.run(language=language)
-    return [f"{'✓' if f.check(result) else '✗'} {f.text(language).format(**result)}" for f in step.findings]
+    values = {name: Measured(x) if isinstance(x, float) else x for name, x in result.items()}
+    return [f"{'✓' if f.check(result) else '✗'} {f.text(language).format(**values)}" for f in step.findings]
+
+
+class Measured(float):
+    """A number whose text does not depend on the processor: an error of rounding is given as a bound."""
+
+    def __format__(self, spec: str) -> str:
+        if spec.endswith(("e", "g")) and abs(self) < ROUNDING:
+            return f"<{ROUNDING:.0e}"
+        return super().__format__(spec)
 
 
 def verdict_sign(evidence: Evidence) -> str:
