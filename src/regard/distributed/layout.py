@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from ..attention.parts.parts import Parts
 from ..attention.sharding import OPEN_LAYOUTS
 from ..errors import BadInput
 from .assignment import Assignment, Runs
-from .exchange import Exchange
+from .exchange import Exchange, compare
 from .links import Link
 from .traffic import Sizes, Traffic, best_traffic
 from .visited import find_visited
@@ -100,6 +101,10 @@ class Layout:
         from .attention.attend import SumRanks
 
         return SumRanks.apply(x, self)  # type: ignore[return-value]
+
+    def check_ranks(self, check: Callable[[], object]) -> None:
+        """Raise on every rank unless `check` passes on all: a rank that went on alone would wait for ever."""
+        compare(self.group, check, "", "call")
 
     def __enter__(self) -> Layout:
         if self.group is None:
