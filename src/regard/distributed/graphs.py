@@ -83,7 +83,8 @@ class GraphLayout:
 
         x `[own, ...]` → `[nodes, ...]`, without gradient.
         """
-        self.check_rows(x)
+        wanted = "all" if nodes is None else hashlib.blake2b(nodes.cpu().numpy().tobytes()).hexdigest()
+        agree(self, f"{describe([x])} of {wanted}", lambda: self.check_rows(x))
         owner = self.owner if nodes is None else self.owner[nodes]
         mine = (owner == self.rank).nonzero()[:, 0]
         own = x.detach() if nodes is None else x.detach()[torch.searchsorted(self.own, nodes[mine]).to(x.device)]

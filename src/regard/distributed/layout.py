@@ -166,11 +166,10 @@ class GatherSequence(torch.autograd.Function):
         ctx.layout, ctx.dim, ctx.keys = layout, dim, keys
         if layout.group is None:
             raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+        compare(layout.group, lambda: check_tokens(x, layout, dim, keys), describe(x, dim), "tensors to gather")
         whole = layout.tokens[1 if keys else 0]
         owned = [(layout.keys(rank) if keys else layout.rows(rank)) for rank in range(layout.ranks)]
         counts = [sum(last - first for first, last in runs) for runs in owned]
-        if x.shape[dim] != counts[layout.rank]:
-            raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be this rank's {counts[layout.rank]} tokens.")
         moved = x.detach().movedim(dim, 0).contiguous()
         received = [moved.new_empty(count, *moved.shape[1:]) for count in counts]
         others = [rank for rank in range(layout.ranks) if rank != layout.rank]
@@ -187,3 +186,15 @@ class GatherSequence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.layout.split(grad, ctx.dim, keys=ctx.keys), None, None, None
+
+
+def check_tokens(x: Tensor, layout: Layout, dim: int, keys: bool) -> None:
+    """Raise `BadInput` unless x has this rank's tokens along `dim`."""
+    count = sum(last - first for first, last in (layout.keys() if keys else layout.rows()))
+    if not -x.dim() <= dim < x.dim() or x.shape[dim] != count:
+        raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be this rank's {count} tokens.")
+
+
+def describe(x: Tensor, dim: int) -> str:
+    """What the tensors of all ranks have in common, from each of which comes a part."""
+    return f"{x.movedim(dim, 0).shape[1:] if -x.dim() <= dim < x.dim() else x.shape} {x.dtype}"
