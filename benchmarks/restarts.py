@@ -9,7 +9,7 @@ Jobs alternate between a fixed port and a port that torchrun chooses.
 
     python benchmarks/restarts.py --gpus 1 --kills 2 --jobs 1
 
-The same with a process for each GPU, over NCCL.
+The same with a process for each GPU, over NCCL, trained through the Python API.
 
     python benchmarks/restarts.py --elastic --out benchmarks/results/restarts.json
 
@@ -57,16 +57,33 @@ def start_job(data: Path, out: Path, steps: int, kills: int, fixed_port: bool, g
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={gpus or RANKS}", address]
     settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     program = "from regard.cli import main; main()"
-    device = ["--device", "cuda" if gpus else "cpu"]
-    train = ["train", "tag", "--train", str(data), "--out", str(out), *device, "--steps", str(steps)]
+    train = ["train", "tag", "--train", str(data), "--out", str(out), "--device", "cpu", "--steps", str(steps)]
+    command = [sys.executable, "-c", program, *train, *settings]
+    if gpus:
+        command = [sys.executable, __file__, "--train", str(data), str(out), str(steps)]
     with out.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(
-            [*launcher, f"--max-restarts={kills}", "--no-python", sys.executable, "-c", program, *train, *settings],
+            [*launcher, f"--max-restarts={kills}", "--no-python", *command],
             stdout=log,
             stderr=log,
             env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "false" if gpus else "true"},
             start_new_session=True,
         )
+
+
+def train_on_gpu(data: Path, out: Path, steps: int) -> None:
+    """Train the tagger in this process, one of those that torchrun has started."""
+    import torch.distributed as dist
+
+    from regard.train.run import RunConfig, read_data, train_run
+
+    changes = {**SETTINGS, "device": "cuda", "steps": steps}
+    config = RunConfig.from_changes("tag", changes, train=[data])
+    examples = read_data(config, lambda faults: None)
+    config = config.adapt(examples.train, out)
+    task = config.prepare(examples.train)
+    train_run(task, config.architecture, config.training, examples, out, config.files)
+    dist.destroy_process_group()
 
 
 def free_port() -> int:
@@ -227,9 +244,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--gpus", type=int, default=0, help="processes on GPUs; without, two on CPUs")
     parser.add_argument("--elastic", action="store_true", help="a job whose nodes leave and come")
     given = parser.parse_args()
+    if given.train:
+        data, out, steps = given.train
+        train_on_gpu(Path(data), Path(out), int(steps))
+        return
     if given.elastic:
         with tempfile.TemporaryDirectory() as folder:
             data = write_data(Path(folder) / "train.conllu")
