@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -55,7 +56,7 @@ def slowest(call: Callable[[], Tensor]) -> float:
 
 
 def calibrate() -> Link:
-    """The link of these processes: the time of small and large messages, and of attention without any."""
+    """The link of these processes: the time of small and large messages, of attention, and of its pieces."""
 
     def exchange(count: int) -> Callable[[], Tensor]:
         own, other = torch.zeros(count), torch.empty(count)
@@ -75,7 +76,21 @@ def calibrate() -> Link:
     x = torch.randn(BATCH, HEADS, tokens, DIM)
     seconds = slowest(lambda: rg.attend(x, x, x, backend="blockwise"))
     rate = 4 * BATCH * HEADS * DIM * tokens * tokens / seconds
-    return Link("measured", latency, (4 << 21) / max(large - latency, 1e-9), rate)
+    link = Link("measured", latency, (4 << 21) / max(large - latency, 1e-9), rate)
+    return replace(link, piece=measure_piece(link))
+
+
+def measure_piece(link: Link) -> float:
+    """Seconds of a run of tokens, from a window in runs of a tile beside the same window in long runs."""
+    mask, tokens = rg.Causal() & rg.Window(127), 4096
+    whole = torch.randn(BATCH, HEADS, tokens, DIM)
+    seconds, pieces = [], []
+    for strategy in ("equal runs", "longest first"):
+        layout = rg.shard(mask, tokens, strategy=strategy, link=link)
+        x = layout.split(whole)
+        seconds.append(slowest(lambda: rg.attend(x, x, x, mask=mask, layout=layout)))  # noqa: B023
+        pieces.append(int(layout.traffic(mask).pieces().max()))
+    return max(seconds[1] - seconds[0], 0.0) / (pieces[1] - pieces[0])
 
 
 def compare_plan() -> list[dict]:
@@ -104,7 +119,8 @@ def compare_plan() -> list[dict]:
                 "seconds planned": planned.seconds,
             }
         )
-    return [{"link": {"latency": link.latency, "bandwidth": link.bandwidth, "flops": link.flops}, "rows": rows}]
+    numbers = {name: value for name, value in asdict(link).items() if name != "name"}
+    return [{"link": numbers, "rows": rows}]
 
 
 def compare_torch() -> list[dict]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from regard import cli
-from regard.train.processes.liveness import Sign, describe_frame, is_zombie
+from regard.train.processes.liveness import Liveness, Sign, describe_frame, is_zombie
 from regard.train.processes.rendezvous import STORES, key_prefix
 from regard.train.progress import Progress
 from regard.train.trainer import Trainer, TrainEvent
@@ -112,6 +112,15 @@ def test_a_place_says_function_and_line() -> None:
     place, waits = describe_frame(sys._getframe())
     assert place.startswith("test_a_place_says_function_and_line (test_faults.py:") and not waits
     assert describe_frame(None) == ("its end", False)
+
+
+def test_a_process_that_stopped_before_it_said_where_it_is_is_named_too() -> None:
+    watch = Liveness.__new__(Liveness)
+    watch.hang_seconds = 10.0
+    signs = [Sign(0, "node7", 11, waiting=12.0, place="wait (work.py:3)"), Sign(1, "node7", 12)]
+    message = watch.find_hanging(signs)
+    assert message is not None and "waited 10 s for process 1 (pid 12 on node7). The run ends" in message
+    assert watch.find_hanging([replace(sign, waiting=9.0) for sign in signs]) is None
 
 
 def test_a_process_that_has_ended_is_a_zombie() -> None:
