@@ -23,6 +23,7 @@ from regard.train.processes.rendezvous import STORES, key_prefix
 from regard.train.progress import Progress
 from regard.train.trainer import Trainer, TrainEvent
 
+from ..processes import run_processes
 from .test_run import conllu
 from .test_trainer import HOW
 from .toy import Toy, examples, model
@@ -90,6 +91,39 @@ def test_a_signal_ends_the_command_with_a_status_that_asks_for_another_start(
     assert done.exit_code == 128 + number
     monkeypatch.setattr(Progress, "__call__", report)
     assert CliRunner().invoke(cli.app, ["train", "tag", *options, *sizes]).exit_code == 0
+
+
+def train_until_signal(folder: Path) -> None:
+    """Train with the command; the second process gets SIGUSR1 after the second update."""
+    report = Trainer.report_step
+
+    def signal_once(self: Trainer) -> None:
+        report(self)
+        if self.state.step == 2 and os.environ["RANK"] == "1" and not self.interrupt.signal:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    Trainer.report_step = signal_once  # type: ignore[method-assign]
+    options = [
+        "--train",
+        str(folder / "train.conllu"),
+        "--out",
+        str(folder / "run"),
+        "--device",
+        "cpu",
+        "--steps",
+        "50",
+    ]
+    sizes = ["dim=8", "layers=1", "heads=1", "batch_tokens=30", "accumulate=2"]
+    done = CliRunner().invoke(cli.app, ["train", "tag", *options, *[x for size in sizes for x in ("--set", size)]])
+    (folder / f"status-{os.environ['RANK']}").write_text(str(done.exit_code))
+    dist.destroy_process_group()
+
+
+def test_a_signal_in_one_process_ends_all_with_its_status(tmp_path: Path) -> None:
+    conllu(tmp_path / "train.conllu", 20)
+    run_processes("tests.train.test_faults", "train_until_signal", 2, tmp_path)
+    assert [(tmp_path / f"status-{rank}").read_text() for rank in range(2)] == [str(128 + signal.SIGUSR1)] * 2
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
 @pytest.mark.parametrize(

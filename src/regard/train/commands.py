@@ -109,20 +109,35 @@ def train(
             RunConfig.from_changes(task, *sources, train=training, dev=dev, adaptive=known is None), out, strict
         )
         if not is_main_process():
+            end_stopped_run(stop_signal)
             return
         if not (out / "scores.json").is_file():  # stopped before the first evaluation
             print_result({"run": str(out), "metrics": None, "verdict": None}, f"run  {out}", as_json)
-            raise typer.Exit(128 + stop_signal if stop_signal else 0)
+            end_stopped_run(stop_signal)
+            return
         scores = RunFolder(out).read("scores.json")
         verdict = known.verdict(scores["metrics"]) if known else None
         print_result({"run": str(out), **scores, "verdict": verdict}, format_scores(out, scores), as_json)
         for sentence in scores.get("summary", []):
             print_message(sentence)
-        if stop_signal:
-            raise typer.Exit(128 + stop_signal)
+        end_stopped_run(stop_signal)
         if verdict:
             print_message(verdict)
             raise typer.Exit(1)
+
+
+def end_stopped_run(signal: int) -> None:
+    """End every process of a run that a signal has stopped with the status 128 + its number; nothing for signal 0.
+
+    They end together: a launcher ends the others when the first has gone.
+    """
+    if not signal:
+        return
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+    raise typer.Exit(128 + signal)
 
 
 def train_from_files(config: "RunConfig", out: Path, strict: bool = False) -> int:
