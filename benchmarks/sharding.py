@@ -97,16 +97,15 @@ def measure(what: str, ranks: int) -> list[list[dict[str, Any]]]:
 
 def gloo(ranks: int) -> dict[str, Any]:
     """Plan and measurement of each mask over so many processes."""
-    found = [one[0] for one in measure("gloo", ranks)]
     rows = []
-    for same in zip(*(one["rows"] for one in found), strict=True):
-        row = {name: same[0][name] for name in ("mask", "strategy", "seconds", "seconds planned")}
+    for same in zip(*measure("gloo", ranks), strict=True):
+        row = {name: same[0][name] for name in ("mask", "strategy", "seconds", "seconds planned", "link")}
         row["bytes received"] = [one["bytes received"] for one in same]
         row["bytes equal the plan's"] = all(one["bytes received"] == one["bytes planned"] for one in same)
         row["bytes of an all-gather"] = same[0]["bytes of an all-gather"]
         rows.append(row)
         print(ranks, row, flush=True)
-    return {"ranks": ranks, "link": found[0]["link"], "rows": rows}
+    return {"ranks": ranks, "rows": rows}
 
 
 def beside_torch(ranks: int) -> dict[str, Any]:

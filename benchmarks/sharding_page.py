@@ -33,7 +33,7 @@ WORDS: dict[str, dict[str, Any]] = {
         "gloo": "Checked on this machine",
         "gloo text": "gloo, processes of one CPU core or less, {tokens} tokens, 4 heads of 32, float32. Bytes are counted "
         "as they arrive. The plan knows the latency, the bandwidth, the speed of dense attention and the time of a piece "
-        "that were measured before, in the same processes; it does not know that a mask's mixed tiles cost more than full ones.",
+        "that were measured just before, in the same processes; it does not know that a mask's mixed tiles cost more than full ones.",
         "gloo head": ("mask", "processes", "strategy", "bytes equal the plan's", "times fewer than an all-gather",
                       "ms measured", "ms planned"),
         "torch": "Beside torch's context parallelism",
