@@ -158,7 +158,8 @@ def train_from_files(config: "RunConfig", out: Path, strict: bool = False) -> in
     config = config.use_former_defaults(out)
     if (unused := unused_parts(config.architecture)) and is_main_process():
         print_message(f"{config.architecture.model} does not use {', '.join(unused)}; ignored.")
-    data = read_data(config, lambda faults: report_faults(faults, None if strict else out), strict)
+    reads_parts = config.task.reads_parts(config.settings)
+    data = read_data(config, lambda faults: report_faults(faults, None if strict else out, reads_parts), strict)
     defaults, config = config, config.adapt(data.train, out)
     task = config.prepare(data.train)
     report_unknown_labels(task, data.validation)
@@ -360,15 +361,18 @@ def read_config(path: Path | None) -> "JsonObject":
     return data
 
 
-def report_faults(faults: Sequence["Fault"], out: Path | None = None) -> None:
-    """Print the first lines that were skipped, how many there are, and where a run into `out` lists them."""
+def report_faults(faults: Sequence["Fault"], out: Path | None = None, every_process: bool = False) -> None:
+    """Print the first lines that were skipped, how many there are, and where a run into `out` lists them.
+
+    The main process does, or `every_process` where each reads files of its own; the list has those of the main one.
+    """
     from regard.train.run import is_main_process
 
-    if not faults or not is_main_process():
+    if not faults or not (is_main_process() or every_process):
         return
     for fault in faults[:5]:
         print_message(str(fault))
-    where = f", listed in {out / 'faults.txt'}" if out is not None else ""
+    where = f", listed in {out / 'faults.txt'}" if out is not None and is_main_process() else ""
     print_message(f"{len(faults)} malformed lines were skipped{where}.")
 
 
