@@ -7,6 +7,10 @@ is killed (`kill -9`) several times, each time after some new steps. The job mus
 states of its last checkpoint must be those of a job that nobody disturbed, bit for bit, with no half-written file left.
 Jobs alternate between a fixed port and a port that torchrun chooses.
 
+    python benchmarks/restarts.py --gpus 1 --kills 2 --jobs 1
+
+The same with a process for each GPU, over NCCL, trained through the Python API.
+
     python benchmarks/restarts.py --elastic --out benchmarks/results/restarts.json
 
 An elastic job (`torchrun --nnodes 1:2`) starts with two nodes, of which one is killed with its launcher; then another
@@ -47,21 +51,39 @@ def write_data(path: Path) -> Path:
     return path
 
 
-def start_job(data: Path, out: Path, steps: int, kills: int, fixed_port: bool) -> subprocess.Popen[bytes]:
-    """Start torchrun with `regard train`."""
+def start_job(data: Path, out: Path, steps: int, kills: int, fixed_port: bool, gpus: int) -> subprocess.Popen[bytes]:
+    """Start torchrun with `regard train`, a process for each GPU if there are any."""
     address = f"--master_port={free_port()}" if fixed_port else "--standalone"
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", address]
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={gpus or RANKS}", address]
     settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     program = "from regard.cli import main; main()"
     train = ["train", "tag", "--train", str(data), "--out", str(out), "--device", "cpu", "--steps", str(steps)]
+    command = [sys.executable, "-c", program, *train, *settings]
+    if gpus:
+        command = [sys.executable, __file__, "--train", str(data), str(out), str(steps)]
     with out.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(
-            [*launcher, f"--max-restarts={kills}", "--no-python", sys.executable, "-c", program, *train, *settings],
+            [*launcher, f"--max-restarts={kills}", "--no-python", *command],
             stdout=log,
             stderr=log,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "false" if gpus else "true"},
             start_new_session=True,
         )
+
+
+def train_on_gpu(data: Path, out: Path, steps: int) -> None:
+    """Train the tagger in this process, one of those that torchrun has started."""
+    import torch.distributed as dist
+
+    from regard.train.run import RunConfig, read_data, train_run
+
+    changes = {**SETTINGS, "device": "cuda", "steps": steps}
+    config = RunConfig.from_changes("tag", changes, train=[data])
+    examples = read_data(config, lambda faults: None)
+    config = config.adapt(examples.train, out)
+    task = config.prepare(examples.train)
+    train_run(task, config.architecture, config.training, examples, out, config.files)
+    dist.destroy_process_group()
 
 
 def free_port() -> int:
@@ -91,9 +113,11 @@ def count_steps(out: Path) -> int:
         return 0
 
 
-def run_job(data: Path, out: Path, steps: int, kills: int, rng: random.Random, fixed_port: bool) -> tuple[int, int]:
+def run_job(
+    data: Path, out: Path, steps: int, kills: int, rng: random.Random, fixed_port: bool, gpus: int
+) -> tuple[int, int]:
     """(exit status, kills that were made) of one job."""
-    job = start_job(data, out, steps, kills, fixed_port)
+    job = start_job(data, out, steps, kills, fixed_port, gpus)
     made, seen = 0, 0
     while job.poll() is None:
         before, wanted = count_steps(out), rng.randint(3, 12)
@@ -109,7 +133,7 @@ def run_job(data: Path, out: Path, steps: int, kills: int, rng: random.Random, f
             break
         time.sleep(rng.uniform(0, 0.1))
         workers = worker_processes(job.pid)
-        if len(workers) == RANKS:
+        if len(workers) == (gpus or RANKS):
             seen = count_steps(out)
             os.kill(rng.choice(workers), signal.SIGKILL)
             made += 1
@@ -220,8 +244,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--gpus", type=int, default=0, help="processes on GPUs; without, two on CPUs")
     parser.add_argument("--elastic", action="store_true", help="a job whose nodes leave and come")
     given = parser.parse_args()
+    if given.train:
+        data, out, steps = given.train
+        train_on_gpu(Path(data), Path(out), int(steps))
+        return
     if given.elastic:
         with tempfile.TemporaryDirectory() as folder:
             data = write_data(Path(folder) / "train.conllu")
@@ -235,19 +265,20 @@ def main() -> None:
             given.out.write_text(json.dumps({**result, "elastic": elastic}, indent=1) + "\n")
         sys.exit(bool(elastic["status"]))
     rng, start = random.Random(given.seed), time.monotonic()
-    result = {"command": "python benchmarks/restarts.py --kills N", "ranks": RANKS, "backend": "gloo", "jobs": 0}
+    gpus, backend = given.gpus, "nccl" if given.gpus else "gloo"
+    command = "python benchmarks/restarts.py --kills N" + f" --gpus {gpus}" * bool(gpus)
+    result = {"command": command, "ranks": gpus or RANKS, "backend": backend, "jobs": 0}
     result |= {"jobs_resumed": 0, "kills": 0, "same_bits": 0, "half_written_files": 0}
     with tempfile.TemporaryDirectory() as folder:
         data = write_data(Path(folder) / "train.conllu")
-        status, _ = run_job(data, Path(folder) / "undisturbed", given.steps, 0, rng, fixed_port=False)
-        if status:
-            sys.exit((Path(folder) / "undisturbed.log").read_text()[-3000:])
-        expected = read_bits(Path(folder) / "undisturbed")
+        undisturbed = start_job(data, Path(folder) / "undisturbed", given.steps, 0, False, gpus)
         for number in range(given.jobs):
             kills = given.kills // given.jobs + (number < given.kills % given.jobs)
             out = Path(folder) / f"job-{number}"
-            status, made = run_job(data, out, given.steps, kills, rng, fixed_port=number % 2 == 0)
-            same = status == 0 and read_bits(out) == expected
+            status, made = run_job(data, out, given.steps, kills, rng, number % 2 == 0, gpus)
+            if undisturbed.wait():
+                sys.exit((Path(folder) / "undisturbed.log").read_text()[-3000:])
+            same = status == 0 and read_bits(out) == read_bits(Path(folder) / "undisturbed")
             result["jobs"] += 1
             result["jobs_resumed"] += status == 0
             result["kills"] += made

@@ -35,12 +35,12 @@ SHARES = {2: 0.3, 3: 0.3, 4: 0.25, 8: 0.15}
 """Ranks, and the part of the calls that they share."""
 
 
-def random_calls(calls: int) -> list[dict[str, float | int | bool]]:
-    """Random calls over several numbers of processes."""
+def random_calls(calls: int, first: int) -> list[dict[str, float | int | bool]]:
+    """Random calls over several numbers of processes, numbered from `first` on."""
     sys.path.insert(0, str(ROOT / "tests" / "distributed"))
     from random_shards import run_ranks  # type: ignore[import-not-found]
 
-    rows, first = [], 1000
+    rows = []
     for ranks, share in SHARES.items():
         last, started = first + round(calls * share), time.time()
         with tempfile.TemporaryDirectory() as folder:
@@ -48,6 +48,7 @@ def random_calls(calls: int) -> list[dict[str, float | int | bool]]:
         row = {
             "ranks": ranks,
             "calls": last - first,
+            "first": first,
             "greatest error": max(one["error"] for one in found),
             "greatest error of views": max(one["view error"] for one in found),
             "same bits twice": all(one["same bits"] for one in found),
@@ -96,16 +97,15 @@ def measure(what: str, ranks: int) -> list[list[dict[str, Any]]]:
 
 def gloo(ranks: int) -> dict[str, Any]:
     """Plan and measurement of each mask over so many processes."""
-    found = [one[0] for one in measure("gloo", ranks)]
     rows = []
-    for same in zip(*(one["rows"] for one in found), strict=True):
-        row = {name: same[0][name] for name in ("mask", "strategy", "seconds", "seconds planned")}
+    for same in zip(*measure("gloo", ranks), strict=True):
+        row = {name: same[0][name] for name in ("mask", "strategy", "seconds", "seconds planned", "link")}
         row["bytes received"] = [one["bytes received"] for one in same]
         row["bytes equal the plan's"] = all(one["bytes received"] == one["bytes planned"] for one in same)
         row["bytes of an all-gather"] = same[0]["bytes of an all-gather"]
         rows.append(row)
         print(ranks, row, flush=True)
-    return {"ranks": ranks, "link": found[0]["link"], "rows": rows}
+    return {"ranks": ranks, "rows": rows}
 
 
 def beside_torch(ranks: int) -> dict[str, Any]:
@@ -123,6 +123,7 @@ def beside_torch(ranks: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=500)
+    parser.add_argument("--first", type=int, default=1000, help="the number of the first random call")
     parser.add_argument("--only", choices=["calls", "predictions", "gloo", "torch"])
     parser.add_argument("--write", action="store_true", help="write the pages only")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -131,7 +132,7 @@ def main() -> None:
         "predictions": lambda: predictions([(262_144, 16), (1_000_000, 64), (10_000_000, 512)]),
         "gloo": lambda: [gloo(ranks) for ranks in (2, 3, 4)],
         "torch": lambda: [beside_torch(ranks) for ranks in (2, 4)],
-        "calls": lambda: random_calls(args.calls),
+        "calls": lambda: random_calls(args.calls, args.first),
     }
     result = json.loads(args.out.read_text("utf8")) if args.out.is_file() else {}
     chosen = [] if args.write else [args.only] if args.only else list(parts)

@@ -9,9 +9,9 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -42,7 +42,7 @@ def masks(tokens: int) -> dict[str, rg.Mask]:
 
 
 def slowest(call: Callable[[], Tensor]) -> float:
-    """Seconds of the slowest process, the median of several calls."""
+    """Seconds of the slowest process in the fastest of several calls: others may use the machine too."""
     times = []
     for _ in range(REPEATS + 1):
         dist.barrier()
@@ -51,11 +51,11 @@ def slowest(call: Callable[[], Tensor]) -> float:
         seconds = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         times.append(float(seconds))
-    return median(times[1:])
+    return min(times[1:])
 
 
 def calibrate() -> Link:
-    """The link of these processes: the time of small and large messages, and of attention without any."""
+    """The link of these processes: the time of small and large messages, of attention, and of its pieces."""
 
     def exchange(count: int) -> Callable[[], Tensor]:
         own, other = torch.zeros(count), torch.empty(count)
@@ -75,17 +75,32 @@ def calibrate() -> Link:
     x = torch.randn(BATCH, HEADS, tokens, DIM)
     seconds = slowest(lambda: rg.attend(x, x, x, backend="blockwise"))
     rate = 4 * BATCH * HEADS * DIM * tokens * tokens / seconds
-    return Link("measured", latency, (4 << 21) / max(large - latency, 1e-9), rate)
+    link = Link("measured", latency, (4 << 21) / max(large - latency, 1e-9), rate)
+    return replace(link, piece=measure_piece(link))
+
+
+def measure_piece(link: Link) -> float:
+    """Seconds of a run of tokens, from a window in runs of a tile beside the same window in long runs."""
+    mask, tokens = rg.Causal() & rg.Window(127), 4096
+    whole = torch.randn(BATCH, HEADS, tokens, DIM)
+    seconds, pieces = [], []
+    for strategy in ("equal runs", "longest first"):
+        layout = rg.shard(mask, tokens, strategy=strategy, link=link)
+        x = layout.split(whole)
+        seconds.append(slowest(lambda: rg.attend(x, x, x, mask=mask, layout=layout)))  # noqa: B023
+        pieces.append(int(layout.traffic(mask).pieces().max()))
+    return max(seconds[1] - seconds[0], 0.0) / (pieces[1] - pieces[0])
 
 
 def compare_plan() -> list[dict]:
     """Bytes and seconds of a forward pass, planned and measured."""
-    link, tokens, rows = calibrate(), TOKENS["gloo"], []
+    tokens, rows = TOKENS["gloo"], []
     whole = [torch.randn(BATCH, HEADS, tokens, DIM, generator=torch.Generator().manual_seed(n)) for n in range(3)]
     exchanges: list[passes.Exchange] = []
     original = passes.new_exchange
     passes.new_exchange = lambda layout: exchanges.append(original(layout)) or exchanges[-1]  # type: ignore[func-returns-value]
     for name, mask in masks(tokens).items():
+        link = calibrate()
         layout = rg.shard(mask, tokens, link=link)
         q, k, v = (layout.split(x) for x in whole)
         planned = rg.plan(q, k, v, mask=mask, layout=layout)
@@ -102,9 +117,10 @@ def compare_plan() -> list[dict]:
                 "bytes of an all-gather": planned.gathered,  # type: ignore[attr-defined]
                 "seconds": seconds,
                 "seconds planned": planned.seconds,
+                "link": {name: value for name, value in asdict(link).items() if name != "name"},
             }
         )
-    return [{"link": {"latency": link.latency, "bandwidth": link.bandwidth, "flops": link.flops}, "rows": rows}]
+    return rows
 
 
 def compare_torch() -> list[dict]:

@@ -1,6 +1,7 @@
 """Two processes run sharded calls on the fused kernels beside the formula in one process.
 
-They share the GPU where there is one; elsewhere the kernels run in Triton's interpreter. The messages are gloo's.
+They share the GPU where there is one; elsewhere the kernels run in Triton's interpreter. The messages are gloo's, or
+NCCL's, which wants a GPU for each process.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ def run(tensors: list[Tensor], layout: Layout | None, **options: Any) -> list[Te
     return [layout.gather(part.detach()), *grads]
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, messages: str = "gloo") -> None:
     """The greatest error of each call, relative to each tensor."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    dist.init_process_group(messages, timeout=timedelta(seconds=120))
+    if messages == "nccl":
+        torch.cuda.set_device(dist.get_rank())
     device, draw = "cuda" if torch.cuda.is_available() else "cpu", torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, HEADS, TOKENS, DIM, generator=draw).to(device) for _ in range(3)]
     errors = {}

@@ -119,6 +119,9 @@ def refusals(rank: int) -> dict[str, str]:
         "owner": lambda: shard_graph(edges, 8, owner=torch.full((8,), rank % 2)),
         "width": lambda: layout.exchange(torch.zeros(own, 2 + (rank == 3))),
         "rows": lambda: layout.exchange(torch.zeros(own + (rank == 1), 4)),
+        "known": lambda: layout.exchange(torch.zeros(own, 1)),
+        "known rows": lambda: layout.exchange(torch.zeros(own + (rank == 1), 1)),
+        "gathered": lambda: layout.gather(torch.zeros(own, 2), torch.tensor([0, 1 + (rank == 2)])),
     }
     messages = {}
     for name, call in calls.items():

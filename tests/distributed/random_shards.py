@@ -213,6 +213,8 @@ def refusals() -> dict[str, str]:
         "few": lambda: rg.shard(rg.Causal(), 2 if rank == 1 else 30),
         "layout masks": lambda: rg.shard(rg.Documents(torch.full((1, 30), rank)), 30),
         "places": lambda: rg.attend(x, x, x, places=rg.Places(torch.arange(30) + rank), layout=layout),
+        "gather": lambda: layout.gather(x[..., : 4 - (rank == 1)]),
+        "gathered rows": lambda: layout.gather(x[:, :, rank == 2 :]),
         "edges": lambda: rg.attend(x, x, x, mask=graph, edges=rg.EdgeFeatures(torch.zeros(3)), layout=layout),
     }
     said = {}

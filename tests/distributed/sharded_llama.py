@@ -67,25 +67,36 @@ def compare(name: str) -> dict[str, float | str]:
     return {"loss": float((total - whole.detach()).abs()), "gradient": worst, "padded": float(difference.max())}
 
 
-def refusal(layout: Layout) -> str:
-    """What the model says without its positions."""
-    model = MODELS["llama"][0]()
-    ids = torch.randint(0, 50, (1, TOKENS))
-    try:
-        with layout:
-            model(input_ids=layout.split(ids, 1))
-    except rg.BadInput as error:
-        return str(error)
-    return "nothing"
+def refusals(layout: Layout) -> dict[str, str]:
+    """What every rank says where one of them calls a model wrongly; none may wait for another."""
+    llama, rank = MODELS["llama"][0](), dist.get_rank()
+    ids, real = torch.randint(0, 50, (1, TOKENS)), torch.ones(1, TOKENS, dtype=torch.long)
+    own = {"input_ids": layout.split(ids, 1), "position_ids": layout.places()[None], "use_cache": False}
+    fewer = {name: x[:, :-1] if isinstance(x, Tensor) else x for name, x in own.items()}
+    gpt = rg.models.gpt2(vocabulary=50, positions=TOKENS, dim=16, layers=1, heads=2).build()
+    calls = {  # rank 0 has the first tokens, whose positions are the default
+        "no positions": lambda: llama(input_ids=own["input_ids"], use_cache=False),
+        "positions": lambda: llama(**own | {"position_ids": own["position_ids"] + (rank == 1)}, attention_mask=real),
+        "padding": lambda: llama(**own, attention_mask=real[:, : TOKENS - (rank == 0)]),
+        "tokens": lambda: llama(**(fewer if rank == 1 else own)),
+        "tokens of ours": lambda: gpt(tokens=(fewer if rank == 0 else own)["input_ids"]),
+    }
+    said = {}
+    for name, call in calls.items():
+        try:
+            with layout, torch.no_grad():
+                call()
+            said[name] = "nothing"
+        except rg.BadInput as error:
+            said[name] = str(error)
+    return said
 
 
 def check(folder: Path) -> None:
     """What every process does."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     found: dict[str, object] = {name: compare(name) for name in MODELS}
-    rank, layout = dist.get_rank(), rg.shard(rg.Causal(), TOKENS, strategy="equal runs")
-    if rank == 1:  # the first has the first tokens, whose positions are the default
-        found["refusal"] = refusal(layout)
-    (folder / f"rank{rank}.json").write_text(json.dumps(found))
+    found["refusals"] = refusals(rg.shard(rg.Causal(), TOKENS, strategy="equal runs"))
+    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

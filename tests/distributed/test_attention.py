@@ -51,6 +51,8 @@ def test_ranks_that_differ_all_refuse(results):
         assert "options of a layout: [1, 2]" in said["layout masks"]
         assert "different calls: [1, 2]" in said["places"]
         assert "broadcast to [1, 1, 2]" in said["edges"]
+        assert "different tensors to gather: [1] differ" in said["gather"]
+        assert ("this rank's" if number == 2 else "Rank 2 refused") in said["gathered rows"]
 
 
 def test_nothing_keeps_the_group_alive(results):

@@ -39,7 +39,10 @@ def test_ranks_that_differ_all_refuse(results):
         assert ("there are 0 … 7" if number == 2 else "Rank 2 refused") in messages["range"]
         assert "different graphs: [1, 3]" in messages["owner"]
         assert "different tensors to exchange: [3]" in messages["width"]
-        assert ("this rank's" if number == 1 else "Rank 1 refused") in messages["rows"]
+        assert messages["known"] == "nothing"
+        for name in ("rows", "known rows"):
+            assert ("this rank's" if number == 1 else "Rank 1 refused") in messages[name]
+        assert "different tensors to exchange: [2]" in messages["gathered"]
 
 
 def test_runs_have_equal_work_and_none_is_empty():

@@ -222,6 +222,14 @@ def test_every_edge_of_a_graph_is_on_one_rank():
         (lambda: shard_graph(torch.zeros(2, 1).long(), 3, 4), "3 nodes cannot be shared out"),
         (lambda: shard_graph(torch.zeros(3, 1).long(), 9, 4), "sources, then targets"),
         (lambda: shard_graph(torch.zeros(2, 1).long(), 9, 4, owner=torch.full((9,), 4)), "ranks 0 … 3"),
+        (lambda: rg.shard(rg.Causal(), 64, 4, tile=-2), "tile is -2"),
+        (lambda: rg.shard(rg.Causal(), 64, 4, tile=0), "tile is 0"),
+        (lambda: rg.shard(rg.Causal(), 10.5, 4), "tokens is 10.5"),
+        (lambda: rg.shard("causal", 64, 4), "masks is 'causal'"),
+        (lambda: rg.shard(rg.Causal(), 64, 4, link="wifi"), "no link 'wifi'"),
+        (lambda: rg.shard(rg.Causal(), 64, "sequence"), "mesh is 'sequence'"),
+        (lambda: rg.shard(rg.Documents(torch.zeros(2, 9).long()), 64, 4), r"ids are \[2, 9\].*= \[2, 64\]"),
+        (lambda: rg.shard(rg.Pairs(torch.ones(3, 8, 64, 60).bool()), 64, 4), r"broadcast to \[3, 8, 64, 64\]"),
     ],
 )
 def test_bad_input(call, words):

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from regard import cli
-from regard.train.processes.liveness import Sign, describe_frame, is_zombie
+from regard.train.processes.liveness import Liveness, Sign, describe_frame, is_zombie
 from regard.train.processes.rendezvous import STORES, key_prefix
 from regard.train.progress import Progress
 from regard.train.trainer import Trainer, TrainEvent
 
+from ..processes import run_processes
 from .test_run import conllu
 from .test_trainer import HOW
 from .toy import Toy, examples, model
@@ -92,6 +93,39 @@ def test_a_signal_ends_the_command_with_a_status_that_asks_for_another_start(
     assert CliRunner().invoke(cli.app, ["train", "tag", *options, *sizes]).exit_code == 0
 
 
+def train_until_signal(folder: Path) -> None:
+    """Train with the command; the second process gets SIGUSR1 after the second update."""
+    report = Trainer.report_step
+
+    def signal_once(self: Trainer) -> None:
+        report(self)
+        if self.state.step == 2 and os.environ["RANK"] == "1" and not self.interrupt.signal:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    Trainer.report_step = signal_once  # type: ignore[method-assign]
+    options = [
+        "--train",
+        str(folder / "train.conllu"),
+        "--out",
+        str(folder / "run"),
+        "--device",
+        "cpu",
+        "--steps",
+        "50",
+    ]
+    sizes = ["dim=8", "layers=1", "heads=1", "batch_tokens=30", "accumulate=2"]
+    done = CliRunner().invoke(cli.app, ["train", "tag", *options, *[x for size in sizes for x in ("--set", size)]])
+    (folder / f"status-{os.environ['RANK']}").write_text(str(done.exit_code))
+    dist.destroy_process_group()
+
+
+def test_a_signal_in_one_process_ends_all_with_its_status(tmp_path: Path) -> None:
+    conllu(tmp_path / "train.conllu", 20)
+    run_processes("tests.train.test_faults", "train_until_signal", 2, tmp_path)
+    assert [(tmp_path / f"status-{rank}").read_text() for rank in range(2)] == [str(128 + signal.SIGUSR1)] * 2
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
 @pytest.mark.parametrize(
     ("environment", "prefix"),
     [
@@ -112,6 +146,15 @@ def test_a_place_says_function_and_line() -> None:
     place, waits = describe_frame(sys._getframe())
     assert place.startswith("test_a_place_says_function_and_line (test_faults.py:") and not waits
     assert describe_frame(None) == ("its end", False)
+
+
+def test_a_process_that_stopped_before_it_said_where_it_is_is_named_too() -> None:
+    watch = Liveness.__new__(Liveness)
+    watch.hang_seconds = 10.0
+    signs = [Sign(0, "node7", 11, waiting=12.0, place="wait (work.py:3)"), Sign(1, "node7", 12)]
+    message = watch.find_hanging(signs)
+    assert message is not None and "waited 10 s for process 1 (pid 12 on node7). The run ends" in message
+    assert watch.find_hanging([replace(sign, waiting=9.0) for sign in signs]) is None
 
 
 def test_a_process_that_has_ended_is_a_zombie() -> None:

@@ -16,6 +16,8 @@ import torch
 from regard.cli import app
 from regard.tasks.inputs import graph_batches
 from regard.train.checkpoints import CheckpointStore, read_tensors
+from regard.train.commands import report_faults
+from regard.train.run import RunConfig
 
 RUNS = {
     "edge features": ["model=gat"],
@@ -113,3 +115,20 @@ def test_one_process_resumes_what_two_began(folder: Path) -> None:
         weights.append(read_tensors(latest[1] / "model.safetensors"))
     for key, x in weights[0].items():
         torch.testing.assert_close(x, weights[1][key], rtol=1e-3, atol=1e-3)  # Adam: see test_processes.py
+
+
+def test_each_process_reports_the_faults_of_its_own_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "features.npy", np.eye(6, dtype="float32"))
+    np.save(tmp_path / "labels.npy", np.arange(6) % 2)
+    (tmp_path / "edges-0.csv").write_text("0,1\n1,2\n")
+    (tmp_path / "edges-1.csv").write_text("2,3\n4,five\n")
+    monkeypatch.setenv("RANK", "1")
+    for processes, reported in (("1", False), ("2", True)):
+        monkeypatch.setenv("WORLD_SIZE", processes)
+        config = RunConfig.from_changes("nodes", {"neighbours": None}, train=[tmp_path])
+        faults = list(config.task.read(config.train, config.settings).faults)
+        report_faults(faults, tmp_path, config.task.reads_parts(config.settings))
+        said = capsys.readouterr().err
+        assert ("edges-1.csv:2" in said and "1 malformed lines were skipped." in said) == reported, said

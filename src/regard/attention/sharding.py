@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -45,6 +46,8 @@ class SequenceLayout(Protocol):
     def split(self, x: Tensor, dim: int = -2, *, keys: bool = False) -> Tensor: ...
 
     def sum(self, x: Tensor) -> Tensor: ...
+
+    def check_ranks(self, check: Callable[[], object]) -> None: ...
 
     def __enter__(self) -> object: ...
 

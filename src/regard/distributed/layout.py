@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from ..attention.parts.parts import Parts
 from ..attention.sharding import OPEN_LAYOUTS
 from ..errors import BadInput
 from .assignment import Assignment, Runs
-from .exchange import Exchange
+from .exchange import Exchange, compare
 from .links import Link
 from .traffic import Sizes, Traffic, best_traffic
 from .visited import find_visited
@@ -101,6 +102,10 @@ class Layout:
 
         return SumRanks.apply(x, self)  # type: ignore[return-value]
 
+    def check_ranks(self, check: Callable[[], object]) -> None:
+        """Raise on every rank unless `check` passes on all: a rank that went on alone would wait for ever."""
+        compare(self.group, check, "", "call")
+
     def __enter__(self) -> Layout:
         if self.group is None:
             raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
@@ -161,11 +166,10 @@ class GatherSequence(torch.autograd.Function):
         ctx.layout, ctx.dim, ctx.keys = layout, dim, keys
         if layout.group is None:
             raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+        compare(layout.group, lambda: check_tokens(x, layout, dim, keys), describe(x, dim), "tensors to gather")
         whole = layout.tokens[1 if keys else 0]
         owned = [(layout.keys(rank) if keys else layout.rows(rank)) for rank in range(layout.ranks)]
         counts = [sum(last - first for first, last in runs) for runs in owned]
-        if x.shape[dim] != counts[layout.rank]:
-            raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be this rank's {counts[layout.rank]} tokens.")
         moved = x.detach().movedim(dim, 0).contiguous()
         received = [moved.new_empty(count, *moved.shape[1:]) for count in counts]
         others = [rank for rank in range(layout.ranks) if rank != layout.rank]
@@ -182,3 +186,15 @@ class GatherSequence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.layout.split(grad, ctx.dim, keys=ctx.keys), None, None, None
+
+
+def check_tokens(x: Tensor, layout: Layout, dim: int, keys: bool) -> None:
+    """Raise `BadInput` unless x has this rank's tokens along `dim`."""
+    count = sum(last - first for first, last in (layout.keys() if keys else layout.rows()))
+    if not -x.dim() <= dim < x.dim() or x.shape[dim] != count:
+        raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be this rank's {count} tokens.")
+
+
+def describe(x: Tensor, dim: int) -> str:
+    """What the tensors of all ranks have in common, from each of which comes a part."""
+    return f"{x.movedim(dim, 0).shape[1:] if -x.dim() <= dim < x.dim() else x.shape} {x.dtype}"

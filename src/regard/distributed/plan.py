@@ -87,11 +87,13 @@ class ShardedPlan:
         left.imshow(shown.numpy(), cmap="tab20", aspect="auto", interpolation="nearest", vmin=0, vmax=19)
         left.set(xlabel=f"tiles of {self.tile} keys", ylabel=f"tiles of {self.tile} queries", title=self.strategy)
         numbers = [x.rank for x in self.ranks]
-        right.bar([n - 0.2 for n in numbers], [x.tiles for x in self.ranks], 0.4, label="tiles", color="#4c72b0")
+        blue, orange = "#4c72b0", "#dd8452"
+        right.bar([n - 0.2 for n in numbers], [x.tiles for x in self.ranks], 0.4, color=blue)
         other = right.twinx()
-        other.bar([n + 0.2 for n in numbers], [x.received / 1e6 for x in self.ranks], 0.4, label="MB", color="#dd8452")
-        right.set(xlabel="rank", ylabel="tiles computed")
-        other.set_ylabel("MB received")
+        other.bar([n + 0.2 for n in numbers], [x.received / 1e6 for x in self.ranks], 0.4, color=orange)
+        right.set_xlabel("rank")
+        right.set_ylabel("tiles computed", color=blue)
+        other.set_ylabel("MB received", color=orange)
         return figure
 
 

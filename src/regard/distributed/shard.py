@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -38,15 +39,15 @@ def make_layout(
 ) -> Layout:
     """`regard.shard`."""
     group, ranks, rank = resolve_mesh(mesh)
-    queries, keys = (tokens, tokens) if isinstance(tokens, int) else tokens
-    given = (masks,) if isinstance(masks, Mask) else (Everything(),) if masks is None else tuple(masks)
-    size = tile or tile_size(min(queries, keys), max(queries, keys), ranks)
+    given = (masks,) if isinstance(masks, Mask | str) else (Everything(),) if masks is None else tuple(masks)
     compare(
         group,
-        lambda: check_layout(given, (queries, keys), ranks, size, strategy),
-        f"{queries} {keys} {size} {strategy} {link} {pairs_per_token} {[digest_mask(mask) for mask in given]}",
+        lambda: check_layout(given, tokens, ranks, tile, strategy, link),
+        f"{tokens} {tile} {strategy} {link} {pairs_per_token} {[digest_mask(mask) for mask in given]}",
         "tokens, masks or options of a layout",
     )
+    queries, keys = (tokens, tokens) if isinstance(tokens, int) else tokens
+    size = tile or tile_size(min(queries, keys), max(queries, keys), ranks)
     gpu = group is not None and dist.get_backend(group) == "nccl"
     cost_link = find_link(link or ("nvlink" if gpu else "gloo" if group is not None else "infiniband"))
     visited = [find_visited(mask, PairGrid(queries, keys, device=mask.device()), size) for mask in given]
@@ -63,22 +64,56 @@ def make_layout(
     return Layout(*best, rank, group, given, cost_link, sizes)
 
 
-def check_layout(masks: tuple[Mask, ...], tokens: tuple[int, int], ranks: int, tile: int, strategy: str) -> None:
-    """Raise `BadInput` for masks, sizes or a strategy that make no layout."""
-    if min(tokens) < ranks:
+def check_layout(
+    masks: tuple[Mask, ...],
+    tokens: int | tuple[int, int],
+    ranks: int,
+    tile: int | None,
+    strategy: str,
+    link: Link | str | None,
+) -> None:
+    """Raise `BadInput` for masks, sizes or options that make no layout."""
+    sizes = (tokens, tokens) if isinstance(tokens, int) else tokens
+    if not isinstance(sizes, tuple | list) or len(sizes) != 2 or not all(type(size) is int for size in sizes):
+        raise BadInput(f"tokens is {tokens!r}; it must be a number of tokens, or (queries, keys).")
+    if min(sizes) < ranks:
         raise BadInput(
-            f"{min(tokens)} tokens cannot be shared out among {ranks} ranks; each needs at least one. "
+            f"{min(sizes)} tokens cannot be shared out among {ranks} ranks; each needs at least one. "
             "Use fewer processes for this length."
         )
     if not masks or not all(isinstance(mask, Mask) for mask in masks):
-        raise BadInput(f"masks is {masks!r:.80}; it must be a Mask, a list of them, or None for no mask.")
-    if min(tokens) <= tile * (ranks - 1):
+        shown = masks[0] if len(masks) == 1 else masks
+        raise BadInput(f"masks is {shown!r:.80}; it must be a Mask, a list of them, or None for no mask.")
+    for mask in masks:
+        check_mask(mask, *sizes)
+    if tile is not None and (type(tile) is not int or tile < 1):
+        raise BadInput(f"tile is {tile!r}; it must be a number of tokens, at least 1.")
+    size = tile or tile_size(min(sizes), max(sizes), ranks)
+    if min(sizes) <= size * (ranks - 1):
         raise BadInput(
-            f"Tiles of {tile} tokens leave some of {ranks} ranks without any of {min(tokens)} tokens; "
+            f"Tiles of {size} tokens leave some of {ranks} ranks without any of {min(sizes)} tokens; "
             "give a smaller tile."
         )
     if strategy != "auto" and strategy not in STRATEGIES:
         raise BadInput(f"There is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}, or 'auto'.")
+    if link is not None:
+        find_link(link)
+
+
+def check_mask(mask: Mask, queries: int, keys: int) -> None:
+    """Raise `BadInput` for a mask of other sizes, whatever its batch and heads are, which a layout does not know."""
+    tensors = mask.tensors()
+    batches = sorted({1, *(x.shape[0] for x in tensors if x.dim())})
+    heads = sorted({1, *(x.shape[-3] for x in tensors if x.dim() > 2)})
+    message = ""
+    for batch, count in itertools.product(batches, heads):
+        try:
+            mask.check(PairGrid(queries, keys, batch, count, mask.device()))
+        except BadInput as error:
+            message = str(error)
+        else:
+            return
+    raise BadInput(message)
 
 
 def assign(
@@ -128,8 +163,13 @@ def resolve_mesh(mesh: DeviceMesh | ProcessGroup | int | None) -> tuple[ProcessG
                 "or give a number of ranks to plan with."
             )
         group = dist.group.WORLD
-    else:
+    elif isinstance(mesh, ProcessGroup):
         group = mesh
+    else:
+        raise BadInput(
+            f"mesh is {mesh!r:.80}; it must be a dimension of a DeviceMesh, a process group, a number of ranks to plan "
+            "with, or None for all processes."
+        )
     rank = dist.get_rank(group)
     if rank < 0:
         raise BadInput("This process is not one of the mesh. Call it in those that are.")

@@ -37,6 +37,10 @@ class Heads:
     dim: int = 128
     itemsize: int = 2
 
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise BadInput(f"{self.heads} heads cannot share {self.kv_heads} heads of keys; give a divisor of them.")
+
     def sizes(self) -> Sizes:
         return Sizes(
             key=2 * self.kv_heads * self.dim * self.itemsize,

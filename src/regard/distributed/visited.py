@@ -6,6 +6,7 @@ planned with in tiles of 512.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from ..attention.parts.tiles import tile_states
 
 COARSE = 16  # tiles in each direction whose states are looked at together first
 TILES = 1 << 22  # tiles whose states are looked at together
+BLOCKS = 64  # of rows of a tile that are looked at together when its heavy rows are searched
 HEAVY = 4.0  # times the tiles of the median row, which a row must visit to count as heavy; such rows are few
 HEAVY_SHARE = 1 / 8  # of all columns, which it must visit too
 
@@ -64,6 +66,12 @@ class TileRuns:
         keep = ~rows[self.row]
         return TileRuns(self.rows, self.columns, self.row[keep], self.first[keep], self.last[keep])
 
+    def append(self, other: TileRuns) -> TileRuns:
+        """These rows, then those of another."""
+        row, first, last = (torch.cat(pair) for pair in zip(self.runs, other.runs, strict=True))
+        row[len(self.row) :] += self.rows
+        return TileRuns(self.rows + other.rows, self.columns, row, first, last)
+
     def dense(self) -> Tensor:
         """Whether each tile is visited, `[rows, columns]`."""
         return self.visited_by(torch.arange(self.rows), self.rows)
@@ -98,13 +106,18 @@ def make_visited(mask: Mask, grid: PairGrid, tile: int) -> Visited:
     irregular = counts > limit
     if tile == 1 or not 0 < int(irregular.sum()) * HEAVY <= tiles.rows:
         return plain
-    rows = (irregular.nonzero() * tile + torch.arange(tile)).flatten()
-    rows = rows[rows < grid.queries]
-    by_row = visited_runs(mask, grid, 1, tile, rows)  # a row for each of `rows`
+    height = math.gcd(tile, max(tile // BLOCKS, 1))
+    blocks = split(irregular.nonzero()[:, 0], tile // height, -(-grid.queries // height))
+    by_block = visited_runs(mask, grid, height, tile, blocks)  # a row for each of `blocks`
+    mixed = by_block.counts() > limit
+    rows = split(blocks[mixed], height, grid.queries)
+    by_row = visited_runs(mask, grid, 1, tile, rows)
     heavy = by_row.counts() > limit
     if not bool(heavy.any()):
         return plain
-    light, regular = unite_rows(by_row.drop(heavy), rows // tile, tiles.rows), tiles.drop(irregular)
+    others = by_block.drop(mixed).append(by_row.drop(heavy))
+    light = unite_rows(others, torch.cat([blocks * height, rows]) // tile, tiles.rows)
+    regular = tiles.drop(irregular)
     row, first, last = (torch.cat(pair) for pair in zip(light.runs, regular.runs, strict=True))
     order = torch.argsort(row, stable=True)
     number, chosen = heavy.cumsum(0) - 1, heavy[by_row.row]
@@ -118,8 +131,14 @@ def make_visited(mask: Mask, grid: PairGrid, tile: int) -> Visited:
     )
 
 
+def split(numbers: Tensor, parts: int, count: int) -> Tensor:
+    """The numbers of the parts of some blocks, each of so many parts, of which there are `count` in all."""
+    within = (numbers[:, None] * parts + torch.arange(parts)).flatten()
+    return within[within < count]
+
+
 def unite_rows(runs: TileRuns, group: Tensor, groups: int) -> TileRuns:
-    """The columns that any row of each group visits; `group [rows]` is sorted."""
+    """The columns that any row of each group visits; `group [rows]` has the group of each."""
     here = group.unique()
     visited = runs.visited_by(torch.searchsorted(here, group), len(here))
     row, first, last = find_runs(visited, torch.arange(runs.columns))

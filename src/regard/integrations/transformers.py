@@ -32,7 +32,7 @@ from ..attention.parts.pair_bias import PairBias
 from ..attention.parts.positions import Bias
 from ..attention.parts.scores import Dot
 from ..attention.parts.sink import Sink
-from ..attention.sharding import SequenceLayout, current_layout
+from ..attention.sharding import SequenceLayout, check_tokens, current_layout
 from ..errors import BadInput, Missing, Unsupported
 from ..nn.hooks.attentions import EXTERNAL_MODULES, external_attend
 
@@ -53,18 +53,19 @@ ADDS_MASKS = ("bigbird_pegasus",)
 class LazyMask(Tensor):
     """A mask part with the type of transformers' boolean `[batch, 1, queries, keys]`, without its memory.
 
-    `keys` is the number of keys that can be visible: a static cache is empty beyond. Computing with it materializes it;
-    added to scores, as the encoder of BigBird-Pegasus does it, it is 0 where a pair is allowed and the lowest number
-    elsewhere.
+    `keys` is the number of keys that can be visible: a static cache is empty beyond. `compared` says that the ranks of
+    a layout have compared the positions of the model's call. Computing with it materializes it; added to scores, as the
+    encoder of BigBird-Pegasus does it, it is 0 where a pair is allowed and the lowest number elsewhere.
     """
 
     part: Mask
     keys: int
+    compared: bool
 
     @staticmethod
     def __new__(cls, part: Mask, keys: int, shape: tuple[int, ...], device: torch.device | str) -> LazyMask:
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
-        mask.part, mask.keys = part, keys
+        mask.part, mask.keys, mask.compared = part, keys, False
         return mask
 
     @classmethod
@@ -127,7 +128,7 @@ def attention(
     check_options(module, others)
     layout = current_layout()
     if layout is not None:
-        check_sharded(module, layout, others, position_bias)
+        compare_positions(module, layout, others, position_bias, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     try:
         mask, bias, keys = read_mask(attention_mask, query, key, causal)
@@ -168,6 +169,22 @@ def check_options(module: nn.Module, others: Mapping[str, object]) -> None:
                 f"{type(module).__name__} {fault}, for which Regard has no part. Load the model with "
                 "attn_implementation='eager'."
             )
+
+
+def compare_positions(
+    module: nn.Module,
+    layout: SequenceLayout,
+    others: Mapping[str, object],
+    position_bias: Tensor | None,
+    attention_mask: Tensor | None,
+) -> None:
+    """Raise on every rank unless each has the positions of its tokens: once for a mask, which a call makes anew."""
+    lazy = attention_mask if isinstance(attention_mask, LazyMask) else None
+    if lazy is not None and lazy.compared:
+        return
+    layout.check_ranks(lambda: check_sharded(module, layout, others, position_bias))
+    if lazy is not None:
+        lazy.compared = True
 
 
 def check_sharded(
@@ -259,7 +276,7 @@ def mask(
     )
     layout = current_layout()
     if layout is not None:
-        part = sharded_mask(layout, mask_function, attention_mask, batch_size, int(q_offset), device)
+        part = compare_masks(layout, q_length, mask_function, attention_mask, batch_size, int(q_offset), device)
         return LazyMask(part, q_length, (batch_size, 1, q_length, q_length), device)
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
@@ -278,6 +295,18 @@ def mask(
     return LazyMask(
         part if real is None else intersect_masks([part, real]), keys, (batch_size, 1, q_length, kv_length), device
     )
+
+
+def compare_masks(layout: SequenceLayout, tokens: int, *arguments: Any) -> Mask:
+    """The mask of the whole sequence; raises on every rank unless each has its tokens and can make it."""
+    made: list[Mask] = []
+
+    def make() -> None:
+        check_tokens(layout, tokens)
+        made.append(sharded_mask(layout, *arguments))
+
+    layout.check_ranks(make)
+    return made[0]
 
 
 def sharded_mask(

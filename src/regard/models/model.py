@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.parts.masks import Documents
 from ..attention.parts.methods import Exact
-from ..attention.sharding import current_layout, whole_tokens
+from ..attention.sharding import SequenceLayout, check_tokens, current_layout, whole_tokens
 from ..errors import BadInput, Unsupported
 from ..nn.attention import Attend, EncoderOutput
 from ..nn.block import Block, Stack, StackConfig, runs_on_sdpa
@@ -147,8 +147,9 @@ class SequenceModel(Model):
         those of its own text. `words [batch, tokens]` is the word of each token (−1: none): heads then read the mean of
         each word's tokens, `[batch, words, dim]`, to which the embedding of `features [batch, words, …]` is added."""
         given = select_input(self.embed, tokens=tokens, images=images, sound=sound)
-        if current_layout() is not None:
-            self.check_sharded(cache, labels)
+        layout = current_layout()
+        if layout is not None:
+            layout.check_ranks(lambda: self.check_sharded(layout, tokens, cache, labels))
         cache = (cache or Cache()).next() if self.returns_cache(cache, lengths, labels) else None
         if cache is not None and lengths is not None:
             return self.forward_left_padded(given, lengths, cache)
@@ -166,8 +167,10 @@ class SequenceModel(Model):
             hidden = hidden + self.word_embed(features)
         return self.apply_heads(hidden, lengths, cache, labels)
 
-    def check_sharded(self, cache: Cache | None, labels: Tensor | None) -> None:
-        """Raise `Unsupported` unless this model can run on one rank's tokens of a sequence."""
+    def check_sharded(
+        self, layout: SequenceLayout, tokens: Tensor | None, cache: Cache | None, labels: Tensor | None
+    ) -> None:
+        """Raise unless this model can run on one rank's tokens of a sequence, and these are its."""
         if cache is not None or self.memory_length is not None:
             raise Unsupported("A cache of earlier tokens does not run sharded. Call the model on the whole sequence.")
         if labels is not None:
@@ -175,6 +178,8 @@ class SequenceModel(Model):
         reason = reason_not_sharded(self)
         if reason is not None:
             raise Unsupported(reason)
+        if tokens is not None:
+            check_tokens(layout, tokens.shape[1])
 
     def returns_cache(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
         """Whether the output has a cache: a decoder's has, except in training on whole texts and sharded ones."""

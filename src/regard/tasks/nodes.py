@@ -161,6 +161,10 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
         return self._labels
 
     @classmethod
+    def reads_parts(cls, settings: NodesSettings) -> bool:
+        return launched_part()[1] > 1 and shares_graph(settings)
+
+    @classmethod
     def read(cls, paths: Sequence[Path], settings: NodesSettings) -> Reading[GraphSplit]:
         """The splits of a graph; random ones if the files define none."""
         if len(paths) != 1:
@@ -171,7 +175,7 @@ class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
             labels=settings.labels,
             label=settings.label,
             undirected=settings.undirected,
-            part=launched_part() if shares_graph(settings) else (0, 1),
+            part=launched_part() if cls.reads_parts(settings) else (0, 1),
         )
         notes, examples = list(reading.notes), []
         for graph in reading.examples:

@@ -235,6 +235,11 @@ class Task(ABC, Generic[S, E, T]):
         """The examples of an epoch, or what they are cut into; the same number in every epoch."""
         return cast(Sequence[T], examples)
 
+    @classmethod
+    def reads_parts(cls, settings: Any) -> bool:
+        """Whether each of several launched processes reads a part of the files of its own."""
+        return False
+
     def share_batches(self, examples: Sequence[E], validation: Sequence[E]) -> bool:
         """Whether the connected processes compute every batch together, each its part, as `batch` then gives it.
 

@@ -109,20 +109,35 @@ def train(
             RunConfig.from_changes(task, *sources, train=training, dev=dev, adaptive=known is None), out, strict
         )
         if not is_main_process():
+            end_stopped_run(stop_signal)
             return
         if not (out / "scores.json").is_file():  # stopped before the first evaluation
             print_result({"run": str(out), "metrics": None, "verdict": None}, f"run  {out}", as_json)
-            raise typer.Exit(128 + stop_signal if stop_signal else 0)
+            end_stopped_run(stop_signal)
+            return
         scores = RunFolder(out).read("scores.json")
         verdict = known.verdict(scores["metrics"]) if known else None
         print_result({"run": str(out), **scores, "verdict": verdict}, format_scores(out, scores), as_json)
         for sentence in scores.get("summary", []):
             print_message(sentence)
-        if stop_signal:
-            raise typer.Exit(128 + stop_signal)
+        end_stopped_run(stop_signal)
         if verdict:
             print_message(verdict)
             raise typer.Exit(1)
+
+
+def end_stopped_run(signal: int) -> None:
+    """End every process of a run that a signal has stopped with the status 128 + its number; nothing for signal 0.
+
+    They end together: a launcher ends the others when the first has gone.
+    """
+    if not signal:
+        return
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+    raise typer.Exit(128 + signal)
 
 
 def train_from_files(config: "RunConfig", out: Path, strict: bool = False) -> int:
@@ -143,7 +158,8 @@ def train_from_files(config: "RunConfig", out: Path, strict: bool = False) -> in
     config = config.use_former_defaults(out)
     if (unused := unused_parts(config.architecture)) and is_main_process():
         print_message(f"{config.architecture.model} does not use {', '.join(unused)}; ignored.")
-    data = read_data(config, lambda faults: report_faults(faults, None if strict else out), strict)
+    reads_parts = config.task.reads_parts(config.settings)
+    data = read_data(config, lambda faults: report_faults(faults, None if strict else out, reads_parts), strict)
     defaults, config = config, config.adapt(data.train, out)
     task = config.prepare(data.train)
     report_unknown_labels(task, data.validation)
@@ -345,15 +361,18 @@ def read_config(path: Path | None) -> "JsonObject":
     return data
 
 
-def report_faults(faults: Sequence["Fault"], out: Path | None = None) -> None:
-    """Print the first lines that were skipped, how many there are, and where a run into `out` lists them."""
+def report_faults(faults: Sequence["Fault"], out: Path | None = None, every_process: bool = False) -> None:
+    """Print the first lines that were skipped, how many there are, and where a run into `out` lists them.
+
+    The main process does, or `every_process` where each reads files of its own; the list has those of the main one.
+    """
     from regard.train.run import is_main_process
 
-    if not faults or not is_main_process():
+    if not faults or not (is_main_process() or every_process):
         return
     for fault in faults[:5]:
         print_message(str(fault))
-    where = f", listed in {out / 'faults.txt'}" if out is not None else ""
+    where = f", listed in {out / 'faults.txt'}" if out is not None and is_main_process() else ""
     print_message(f"{len(faults)} malformed lines were skipped{where}.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -37,7 +38,10 @@ class Progress:
                 )
         elif event.name == "stopped":
             self.stop_signal = int(event.values["signal"])
-            self.line(f"Stopped after step {event.state.step}, which is saved. The same command resumes from there.")
+            if os.environ.get("RANK", "0") == "0":
+                self.line(
+                    f"Stopped after step {event.state.step}, which is saved. The same command resumes from there."
+                )
 
     def step(self, event: TrainEvent) -> None:
         now = time.monotonic()

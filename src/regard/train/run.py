@@ -245,6 +245,9 @@ class RunLogger:
         self.tensorboard = TensorBoardLogger(folder / "tensorboard") if tensorboard else None
 
     def __call__(self, event: TrainEvent) -> None:
+        if not is_main_process():
+            self.on_event(event)
+            return
         if not self.started:  # a run that was killed before its first checkpoint starts again
             self.folder.truncate_log(event.state.step if event.name == "resumed" else -1)
             self.started = True

@@ -85,7 +85,8 @@ class Trainer:
     """Trains a model until its settings end the run, from the last checkpoint in `folder` where there is one.
 
     `on_best` is called with the model, which has the evaluated weights, when the score on the validation data is the
-    best so far. `on_event` is called after each update, evaluation and checkpoint.
+    best so far. `on_event` is called after each update, evaluation and checkpoint in the main process, and in every
+    process when a signal has stopped the run.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Trainer:
         with ThreadPoolExecutor(1) as executor:
             if state.evaluation_due:
                 self.evaluate()
-                stopped = interrupt.signal > 0
+                stopped = state.evaluation_due  # a signal broke it off
             if state.group and state.group == len(self.groups(state.epoch)):  # saved at the end of an epoch
                 state.epoch, state.group = state.epoch + 1, 0
             while not self.over() and not stopped:
@@ -304,6 +305,11 @@ class Trainer:
         total = int(self.sum_processes(float(first + 1024 * second)))
         return total % 1024 > 0, total >= 1024
 
+    def greatest_signal(self) -> int:
+        """The number of the signal that this process got, or the greatest of those that the processes got."""
+        own = torch.tensor([self.interrupt.signal], device=self.accelerator.device)
+        return int(cast(Tensor, self.accelerator.gather(own)).max())
+
     def save_is_late(self) -> bool:
         """Whether the last checkpoint is older than `save_minutes`, by the clock of the main process."""
         limit = self.training.save_minutes
@@ -425,11 +431,11 @@ class Trainer:
         self.report_step()
         if not stopped and self.state.evaluated_step != self.state.step:
             self.evaluate()
-            stopped = self.interrupt.signal > 0
+            stopped = self.state.evaluation_due
         if self.saved_step != self.state.step or not stopped:
             self.save()
         if stopped:
-            self.report("stopped", {"signal": float(self.interrupt.signal or signal.SIGTERM)})
+            self.report("stopped", {"signal": float(self.greatest_signal())})
         else:
             self.report("finished")
 
@@ -440,10 +446,10 @@ class Trainer:
         scores: Scores | None = None,
         state: TrainState | None = None,
     ) -> None:
-        """Call `on_event`, in the main process."""
+        """Call `on_event`, in the main process; for "stopped" in every process, which ends with the signal's status."""
         if self.liveness is not None:
             self.liveness.advance()
-        if self.accelerator.is_main_process:
+        if self.accelerator.is_main_process or name == "stopped":
             self.on_event(TrainEvent(name, state or self.state, self.total, values or {}, scores))
 
 

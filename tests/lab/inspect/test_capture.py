@@ -30,6 +30,9 @@ def models() -> dict[str, tuple[Any, dict[str, Any], str]]:
     tower = {"dim": 16, "layers": 2, "heads": 4, "hidden": 16}
     graph = {"nodes": torch.randn(9, 5), "edges": torch.randint(0, 9, (2, 20))}
     text = {"tokens": torch.randint(0, 30, (1, 11))}
+    grouped = {**tower, "kv_heads": 2, "head_dim": 4, "vocabulary": 30, "window": 4}
+    distinct = torch.randperm(81)[:20]
+    featured = graph | {"edges": torch.stack([distinct // 9, distinct % 9]), "edge_features": torch.randn(20, 3)}
     return {
         "bert": (rg.models.bert(**tower, vocabulary=30, places=20), text, "source"),
         "llama": (rg.models.llama(**tower, kv_heads=2, vocabulary=30), text, "source"),
@@ -39,12 +42,21 @@ def models() -> dict[str, tuple[Any, dict[str, Any], str]]:
         "vit": (rg.models.vit(**tower, size=8, patch=4, classes=3), {"images": torch.randn(1, 3, 8, 8)}, "image"),
         "gat": (rg.models.gat(features=5, classes=3, dim=8, heads=2), graph, "nodes"),
         "gatv2": (rg.models.gatv2(features=5, classes=3, dim=8, heads=2), graph, "nodes"),
+        "gat of edges": (rg.models.gat(features=5, classes=3, dim=8, heads=2, edge_features=3), featured, "nodes"),
+        "gatv2 of edges": (rg.models.gatv2(features=5, classes=3, dim=8, heads=2, edge_features=3), featured, "nodes"),
+        "gemma2": (rg.models.gemma2(**grouped, cap=0.5), text, "source"),
+        "gpt_oss": (rg.models.gpt_oss(**grouped, experts=2, active=1), text, "source"),
+        "deberta": (rg.models.deberta_v3(**tower, vocabulary=30, buckets=4, max_distance=8), text, "source"),
     }
 
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, tuple[Any, dict[str, Any], str]]:
-    return {name: (config.build().eval(), given, side) for name, (config, given, side) in models().items()}
+    built = {name: (config.build().eval(), given, side) for name, (config, given, side) in models().items()}
+    for name, x in built["gpt_oss"][0].named_parameters():
+        if "sink" in name:
+            torch.nn.init.normal_(x)
+    return built
 
 
 def run_capture(model: Any, given: dict[str, Any], side: str, edits: dict[Any, Any] | None = None) -> Capture:
@@ -104,8 +116,9 @@ def test_norms_are_those_of_explain(built: Any) -> None:
         torch.testing.assert_close(mine.float(), wanted[attention.name][0].float(), atol=1e-5, rtol=0)
 
 
-def test_edges_carry_their_weights(built: Any) -> None:
-    model, given, side = built["gat"]
+@pytest.mark.parametrize("name", ["gat", "gatv2 of edges"])
+def test_edges_carry_their_weights(built: Any, name: str) -> None:
+    model, given, side = built[name]
     attention = run_capture(model, given, side).attentions[0]
     edges, weights = attention.edge_weights()
     dense = attention.weights(None)

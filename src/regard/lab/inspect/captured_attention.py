@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ...attention.backends.edge_positions import fold_biases
 from ...attention.backends.edges import EdgeScores
 from ...attention.backends.edges import scores as edge_scores
-from ...attention.call import make_call
+from ...attention.backends.sinks import add_to_lse
+from ...attention.call import check_call
 from ...attention.look import look
-from ...attention.parts.edges import Edges
+from ...attention.parts.edges import Edges, sorted_edges
 from ...attention.parts.parts import Parts
 from ...attention.parts.positions import Rotary
 from ...attention.plan import plan
@@ -107,8 +109,7 @@ class CapturedAttention:
         """The scores of any region, in float64 where that is cheap."""
         fine = self.heads * self.queries * self.keys <= FLOAT64_PAIRS
         q, k, v = (x[None].double() if fine else x[None].float() for x in (self.q, self.k, self.v))
-        parts = self.parts
-        return HeadScores(make_call(q, k, v, score=parts.score, position=parts.position, mask=parts.mask))
+        return HeadScores(check_call(q, k, v, replace(self.parts, dropout=0.0)))
 
     @cached_property
     def backend(self) -> str:
@@ -123,6 +124,10 @@ class CapturedAttention:
                 position=parts.position,
                 mask=parts.mask,
                 method=parts.method,
+                sink=parts.sink,
+                bias=parts.bias,
+                places=parts.places,
+                edges=parts.edges,
                 backend=self.requested_backend,
             ).backend
 
@@ -170,7 +175,8 @@ class CapturedAttention:
         stages, weight = self.stages(head, rows, span)
         scores, lowered = self.scores, self.scores.lowered
         q, k = scores.operands(head, scores.range(rows), span)
-        v = lowered.v[0, head // scores.group]
+        every = scores.values(head, scores.range(rows), (0, self.keys))
+        v = every if every.dim() == 2 else every[0]
         with self.lock, torch.no_grad():
             whole = self.effective_weights(head, rows, (0, self.keys))
         return {
@@ -223,7 +229,18 @@ class CapturedAttention:
     def view(self) -> View:
         """The statistics of the effective weights, `[1, heads, …]`."""
         call = self.scores.call
-        view = look(call.q, call.k, call.v, score=call.score, position=call.position, mask=call.mask)
+        view = look(
+            call.q,
+            call.k,
+            call.v,
+            score=call.score,
+            position=call.position,
+            mask=call.mask,
+            sink=call.sink,
+            bias=call.bias,
+            places=call.places,
+            edges=call.edges,
+        )
         options: ViewOptions = {"weights": False, "top": 0, "map": None}
         for head, change in self.edits.items():
             if isinstance(change, Tensor):
@@ -291,10 +308,13 @@ class CapturedAttention:
         if not isinstance(lowered.mask, Edges):
             raise Unsupported(f"{self.name} has no graph as its mask, so there are no edges. Request its map instead.")
         with self.lock, torch.no_grad():
-            graph = EdgeScores(lowered)
+            graph = EdgeScores(fold_biases(lowered, sorted_edges(lowered.mask, lowered.grid)))
             score = edge_scores(graph)  # [edges, heads]
-            powers = (score - graph.expand_rows(graph.reduce(score, "max"))).exp_()
-            weight = (powers / graph.expand_rows(graph.reduce(powers, "sum"))).mT
+            most = graph.reduce(score, "max")
+            lse = graph.reduce((score - graph.expand_rows(most)).exp_(), "sum").log_() + most  # [queries, heads]
+            if lowered.sink is not None:
+                lse = add_to_lse(lse.mT, lowered.sink).mT
+            weight = (score - graph.expand_rows(lse)).exp_().mT
         edges = graph.csr
         for head, change in self.edits.items():
             if isinstance(change, Tensor):

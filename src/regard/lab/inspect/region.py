@@ -2,8 +2,9 @@
 
     raw → scaled → + position → allowed? → score → weight = exp(score − lse)
 
-Rows and keys are given as (first, after the last). A query's position among the keys is its row number + keys −
-queries, in every region.
+A cap bounds what is scaled, and the vectors by distance with it. All that is added afterwards (by distance, by pair, by
+edge) counts as position; the log-sum-exp has the sink. Rows and keys are given as (first, after the last). A query's
+position among the keys is its row number + keys − queries, in every region, or its explicit place.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ...attention.call import Call, LoweredCall, lower
 from ...attention.look import bucket_index
+from ...attention.parts.edges import SortedEdges, sorted_edges
 from ...attention.parts.mask import ALL, NONE, Tiling
 from ...attention.parts.masks import Everything
 from ...attention.parts.masks.tile_states import add_batch_heads
@@ -101,14 +103,18 @@ class HeadScores:
     def stages(self, head: int, rows: Span, keys: Span) -> ScoreStages:
         """Every stage before the softmax."""
         index = self.range(rows)
-        scaled = self.similarity(head, index, keys)
-        position = self.position(head, index, keys)
-        if position is None and self.lowered.rel_bias is not None:
-            position = torch.zeros_like(scaled)
+        similarity, scale = self.similarity(head, index, keys), self.scale(head)
+        raw = similarity / scale if scale not in (0.0, 1.0) else similarity
+        scaled, vectors = self.capped(similarity), self.vector_scores(head, index, keys)
+        if vectors is not None and self.lowered.cap is not None:
+            vectors = self.capped(similarity + vectors) - scaled
+        terms = (vectors, self.distance_bias(head, index, keys), self.pair_bias(head, index, keys))
+        added = [x.expand_as(scaled) for x in terms if x is not None]
+        if not added and self.lowered.rel_bias is not None:
+            added = [torch.zeros_like(scaled)]
+        position = torch.stack(added).sum(0) if added else None
         allowed = self.allowed_pairs(head, index, keys)
         score = (scaled if position is None else scaled + position).masked_fill(~allowed, -torch.inf)
-        scale = self.scale(head)
-        raw = self.unscaled_similarity(head, index, keys) if scale not in (0.0, 1.0) else scaled
         return ScoreStages(raw, scaled, position, allowed, score)
 
     def scale(self, head: int) -> float:
@@ -120,10 +126,16 @@ class HeadScores:
 
     def scores(self, head: int, rows: Tensor, keys: Span, everything: bool = False) -> Tensor:
         """The scores of some rows, −∞ where masked; with `everything` no pair is masked."""
-        score = self.similarity(head, rows, keys)
-        position = self.position(head, rows, keys)
-        score = score if position is None else score.add_(position)
+        score, vectors = self.similarity(head, rows, keys), self.vector_scores(head, rows, keys)
+        score = self.capped(score if vectors is None else score.add_(vectors))
+        for bias in (self.distance_bias(head, rows, keys), self.pair_bias(head, rows, keys)):
+            score = score if bias is None else score.add_(bias)
         return score if everything else score.masked_fill_(~self.allowed_pairs(head, rows, keys), -torch.inf)
+
+    def capped(self, score: Tensor) -> Tensor:
+        """cap · tanh(score / cap), where the score has a cap."""
+        cap = self.lowered.cap
+        return score if cap is None else cap * (score / cap).tanh()
 
     def operands(self, head: int, rows: Tensor, keys: Span) -> tuple[Tensor, Tensor]:
         """Queries `[rows, dim]` and keys `[keys, dim]` as the score compares them."""
@@ -131,40 +143,113 @@ class HeadScores:
         return p.q[0, head][rows].to(exact), p.k[0, head // self.group, slice(*keys)].to(exact)
 
     def similarity(self, head: int, rows: Tensor, keys: Span) -> Tensor:
+        """The scaled similarity, `[rows, keys]`; each edge's own key is added to the key of its pair."""
+        p = self.lowered
         q, k = self.operands(head, rows, keys)
-        if self.lowered.weight is None:
-            return (q * self.lowered.scale) @ k.mT
-        weight = self.lowered.weight[head].to(q.dtype)
+        if p.weight is None and p.edge_keys is None:
+            return (q * p.scale) @ k.mT
         step = max(1, MAX_ACTIVATIONS // max(1, k.numel()))
-        return torch.cat([self.activate(part[:, None] + k) @ weight for part in q.split(step)])
-
-    def unscaled_similarity(self, head: int, rows: Tensor, keys: Span) -> Tensor:
-        """The similarity without its scale; Cosine has a learned one in q already."""
-        q, k = self.operands(head, rows, keys)
-        return (q * (self.lowered.scale / self.scale(head))) @ k.mT
+        products = []
+        for part, some in zip(q.split(step), rows.split(step), strict=True):
+            pairs = k if p.edge_keys is None else k + self.of_edges(p.edge_keys, head, some, keys)
+            if p.weight is None:
+                products.append((pairs @ (part * p.scale)[:, :, None])[..., 0])
+            else:
+                products.append(self.activate(part[:, None] + pairs) @ p.weight[head].to(q.dtype))
+        return torch.cat(products)
 
     def activate(self, x: Tensor) -> Tensor:
         p = self.lowered
         return x.tanh() if p.activation == "tanh" else torch.nn.functional.leaky_relu(x, p.slope)
 
-    def position(self, head: int, rows: Tensor, keys: Span) -> Tensor | None:
-        """The position bias, `[rows, keys]`."""
-        p, exact = self.lowered, self.call.exact
-        bias = None
-        if p.rel_bias is not None and self.biased_heads[head]:
-            bias = gather_by_distance(p.rel_bias.table[head].to(exact), p.rel_bias.zero, rows + self.grid.offset, keys)
+    def vector_scores(self, head: int, rows: Tensor, keys: Span) -> Tensor | None:
+        """What vectors by distance add inside the cap, `[rows, keys]`."""
+        p, exact, total = self.lowered, self.call.exact, None
         if p.rel_vectors is not None:
             table = p.rel_vectors.table[head].to(exact)
-            scores = p.rel_vectors.queries[0, head][rows].to(exact) @ table.mT * p.scale
-            distance = (rows + self.grid.offset)[:, None] - self.range(keys)
-            relative = scores.gather(-1, (distance + p.rel_vectors.zero).clamp(0, len(table) - 1))
-            bias = relative if bias is None else bias + relative
-        return bias
+            products = p.rel_vectors.queries[0, head][rows].to(exact) @ table.mT * p.scale  # [rows, distances]
+            total = products.gather(-1, self.entries(rows, keys, p.rel_vectors.zero, len(table)))
+        if p.key_vectors is not None:
+            table = p.key_vectors.table[head].to(exact)
+            products = table @ self.operands(head, rows, keys)[1].mT * p.scale  # [distances, keys]
+            by_keys = products.gather(0, self.entries(rows, keys, p.key_vectors.zero, len(table)))
+            total = by_keys if total is None else total + by_keys
+        return total
+
+    def distance_bias(self, head: int, rows: Tensor, keys: Span) -> Tensor | None:
+        """The bias by distance, `[rows, keys]`; None where it is zero."""
+        p, exact = self.lowered, self.call.exact
+        if p.rel_bias is None or not self.biased_heads[head]:
+            return None
+        if p.places is None:
+            table = p.rel_bias.table[head].to(exact)
+            return gather_by_distance(table, p.rel_bias.zero, rows + self.grid.offset, keys)
+        if p.rel_bias.slopes is not None:
+            return self.distances(rows, keys).abs().to(exact) * -p.rel_bias.slopes[head].to(exact)
+        table = p.rel_bias.table[head].to(exact)
+        return table[self.entries(rows, keys, p.rel_bias.zero, len(table))]
+
+    def pair_bias(self, head: int, rows: Tensor, keys: Span) -> Tensor | None:
+        """The bias by pair, and that of edges, `[rows, keys]`."""
+        p, exact = self.lowered, self.call.exact
+        if p.pair_bias is None:
+            return None if p.edge_bias is None else self.of_edges(p.edge_bias, head, rows, keys)[..., 0]
+        pairs = p.pair_bias[0, head if p.pair_bias.shape[1] > 1 else 0]
+        pairs = pairs[rows] if len(pairs) > 1 else pairs
+        pairs = pairs[:, slice(*keys)] if pairs.shape[1] > 1 else pairs
+        pairs = pairs.to(exact)
+        return pairs if p.edge_bias is None else pairs + self.of_edges(p.edge_bias, head, rows, keys)[..., 0]
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """i of every query and j of every key."""
+        if self.lowered.places is not None:
+            queries, keys = self.lowered.places
+            return queries[0], keys[0]
+        return self.range((0, self.grid.queries)) + self.grid.offset, self.range((0, self.grid.keys))
+
+    def distances(self, rows: Tensor, keys: Span) -> Tensor:
+        """i − j, `[rows, keys]`."""
+        i, j = self.places
+        return i[rows][:, None] - j[slice(*keys)]
+
+    def entries(self, rows: Tensor, keys: Span, zero: int, count: int) -> Tensor:
+        """The entry of a table by distance for each pair, `[rows, keys]`."""
+        return (self.distances(rows, keys) + zero).clamp(0, count - 1)
+
+    @cached_property
+    def edges(self) -> tuple[SortedEdges, Tensor]:
+        """The edges of a graph, and row · keys + column of each, which rises."""
+        csr = sorted_edges(self.lowered.mask, self.grid)
+        return csr, csr.rows * self.grid.keys + csr.columns
+
+    def of_edges(self, features: Tensor, head: int, rows: Tensor, keys: Span) -> Tensor:
+        """The features `[1, heads or 1, edges, n]` of each pair's edge, `[rows, keys, n]`; zero without an edge."""
+        numbers, wanted = self.edges[1], rows[:, None] * self.grid.keys + self.range(keys)
+        if not len(numbers):
+            return features.new_zeros(*wanted.shape, features.shape[3], dtype=self.call.exact)
+        at = torch.searchsorted(numbers, wanted).clamp(max=len(numbers) - 1)
+        own = features[0, head if features.shape[1] > 1 else 0].to(self.call.exact)
+        return own[at].masked_fill_((numbers[at] != wanted)[..., None], 0.0)
+
+    def values(self, head: int, rows: Tensor, keys: Span) -> Tensor:
+        """The values that rows take of keys: `[keys, value dim]`, or `[rows, keys, value dim]` where edges add some."""
+        v = self.lowered.v[0, head // self.group, slice(*keys)].to(self.call.exact)
+        features = self.lowered.edge_values
+        return v if features is None else v + self.of_edges(features, head, rows, keys)
+
+    def add_sink(self, head: int, lse: Tensor) -> Tensor:
+        """The log-sum-exp `[rows]` with the sink, if there is one."""
+        sink = self.lowered.sink
+        return lse if sink is None else torch.logaddexp(lse, sink[head].to(lse.dtype))
 
     @cached_property
     def biased_heads(self) -> list[bool]:
         """Which heads have a distance bias other than zero."""
-        return [] if self.lowered.rel_bias is None else (self.lowered.rel_bias.table != 0).any(-1).tolist()
+        bias = self.lowered.rel_bias
+        if bias is None:
+            return []
+        return (bias.table if bias.slopes is None else bias.slopes[:, None]).ne(0).any(-1).tolist()
 
     def allowed_pairs(self, head: int, rows: Tensor, keys: Span) -> Tensor:
         """Which pairs the mask allows, `[rows, keys]`."""
@@ -182,7 +267,7 @@ class HeadScores:
             parts = [self.known_lse.new_full((len(chunk),), -torch.inf)]
             for span, full in self.visible(head, chunk, (0, self.grid.keys)):
                 parts.append(self.scores(head, chunk, span, full).logsumexp(-1))
-            self.known_lse[head, chunk] = torch.stack(parts).logsumexp(0)
+            self.known_lse[head, chunk] = self.add_sink(head, torch.stack(parts).logsumexp(0))
         return self.known_lse[head, rows]
 
     def weights(self, head: int, rows: Span, keys: Span) -> Tensor:
@@ -192,10 +277,9 @@ class HeadScores:
 
     def output(self, head: int, rows: Tensor) -> Tensor:
         """Σ weight · v of these queries, `[rows, value dim]`."""
-        v = self.lowered.v[0, head // self.group].to(self.call.exact)
-        lse, total = self.lse(head, rows), v.new_zeros(len(rows), v.shape[-1])
+        lse, total = self.lse(head, rows), self.known_lse.new_zeros(len(rows), self.lowered.v.shape[-1])
         for part, full in self.visible(head, rows, (0, self.grid.keys)):
-            total += exp_weights(self.scores(head, rows, part, full), lse) @ v[slice(*part)]
+            total += mix(exp_weights(self.scores(head, rows, part, full), lse), self.values(head, rows, part))
         return total
 
     def allowed_counts(self, head: int) -> Tensor:
@@ -238,7 +322,7 @@ class HeadScores:
             ]
             if not known:
                 parts = [torch.full_like(lse, -torch.inf), *(tile.powers.sum(-1).log() + tile.base for tile in tiles)]
-                lse = self.known_lse[head, chunk] = torch.stack(parts).logsumexp(0)
+                lse = self.known_lse[head, chunk] = self.add_sink(head, torch.stack(parts).logsumexp(0))
             sums.add(chunk, lse, tiles)
         return sums.summary(len(queries))
 
@@ -268,7 +352,8 @@ class RegionAccumulator:
     def __init__(
         self, scores: HeadScores, shape: tuple[int, int], rows: Span, keys: Span, links: int, min_distance: int
     ) -> None:
-        self.offset, self.rows, self.keys = scores.grid.offset, rows, keys
+        self.places, self.placed = scores.places, scores.lowered.places is not None
+        self.rows, self.keys = rows, keys
         self.links, self.min_distance = links, min_distance
         count, width = rows[1] - rows[0], keys[1] - keys[0]
         down, across = min(shape[0], count), min(shape[1], width)
@@ -293,14 +378,16 @@ class RegionAccumulator:
                 self.add_tile(rows, at, cut, (tile.base - live).exp(), lse)
 
     def add_tile(self, rows: Tensor, at: Tensor, tile: ExpTile, factor: Tensor, lse: Tensor) -> None:
-        positions, j = rows + self.offset, torch.arange(*tile.keys, device=rows.device)
-        columns = self.column[j - self.keys[0]]
+        numbers = torch.arange(*tile.keys, device=rows.device)
+        positions, j = self.places[0][rows], self.places[1][numbers]
+        columns = self.column[numbers - self.keys[0]]
         first, last = int(columns[0]), int(columns[-1]) + 1
         members = torch.nn.functional.one_hot(columns - first, last - first)
         right = torch.cat([members, j[:, None]], dim=1).to(tile.powers.dtype)
         sums = tile.powers @ right * factor[:, None]  # weight on each column, and Σ weight · j
         pooled, mass = sums[:, :-1], sums[:, :-1].sum(-1)
-        if int(positions.max()) >= tile.keys[0] and int(positions.min()) < tile.keys[1]:  # on the diagonal
+        diagonal = int(positions.max()) >= tile.keys[0] and int(positions.min()) < tile.keys[1]
+        if diagonal or self.placed:
             distance = (positions[:, None] - j).abs()
             weighted, near = (tile.powers * distance).sum(-1) * factor, distance < self.min_distance
         else:
@@ -348,6 +435,11 @@ def row_dots(tile: ExpTile) -> Tensor:
     """Σ powers · score of each row; a masked pair adds nothing."""
     score = tile.score if tile.full else tile.score.clamp(min=MIN_SCORE)
     return (tile.powers[:, None] @ score[:, :, None]).flatten()
+
+
+def mix(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ_j weight · value, `[rows, value dim]`; each row may have values of its own."""
+    return weights @ values if values.dim() == 2 else (weights[:, None] @ values)[:, 0]
 
 
 def exp_weights(score: Tensor, lse: Tensor) -> Tensor:

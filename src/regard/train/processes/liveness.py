@@ -147,7 +147,7 @@ class Liveness:
         working = [sign for sign in signs if not sign.waiting and not sign.ended]
         if limit is None or not working or max(sign.waiting for sign in signs) < limit:
             return None
-        names = ", ".join(f"{sign}, which is at {sign.place}" for sign in working)
+        names = ", ".join(f"{sign}, which is at {sign.place}" if sign.place else str(sign) for sign in working)
         return (
             f"The other processes have waited {limit:g} s for {names}. The run ends; the same command resumes it from "
             "its last checkpoint. Set hang_minutes higher if that step is only slow."
