@@ -177,8 +177,9 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         for variant in args.variants:
             other = make_config(name, args, seed, dict(change.split("=", 1) for change in variant.split(",")))
             sides[f"regard, {variant}"] = lambda c=other, d=data: run_regard(c, d)
-        if not args.ours:
+        if not args.ours and not args.grouped:
             sides["transformers"] = lambda c=config, d=data: run_trainer(c, d, False)
+        if not args.ours:
             sides["transformers, grouped by length"] = lambda c=config, d=data: run_trainer(c, d, True)
         for side, run in sides.items():
             rows.setdefault(side, []).append(run())
@@ -212,6 +213,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings of Regard")
     parser.add_argument("--variants", nargs="*", default=[], metavar="NAME=VALUE,…", help="sides with other settings")
     parser.add_argument("--ours", action="store_true", help="leave transformers out")
+    parser.add_argument("--grouped", action="store_true", help="of the two Trainers only the faster, grouped by length")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=1, help="of a CPU")
     args = parser.parse_args()

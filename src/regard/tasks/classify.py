@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from ..data import images, sound
@@ -32,7 +31,6 @@ from ..models.ensemble import EnsembleConfig, EnsembleModel
 from ..models.heads import ClassificationHeadConfig, PoolerConfig
 from ..models.hierarchical import HierarchicalConfig
 from ..models.tokenizers.tokenizer import Tokenizer
-from ..nn.embeddings.text import TextEmbedding
 from ..settings import Settings, setting
 from .architecture import HIERARCHICAL, Architecture
 from .inputs.audio import AudioInputs
@@ -82,11 +80,6 @@ class ClassifySettings(Settings):
         "mean", "How tokens are pooled for the head; pooler: a layer and tanh over the first token, as BERT has it."
     )
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
-    adversarial: float = setting(
-        0.0,
-        "Each text is read again with its token vectors moved against the loss by this share of their size; 0 is off.",
-        ge=0,
-    )
     ensemble: int = setting(1, "Models that are trained side by side and averaged.", ge=1, former="members")
     class_weights: Literal["none", "balanced"] = setting(
         "none", "balanced: the loss of a class is weighted by the inverse of its number of examples."
@@ -118,7 +111,7 @@ class ClassifySettings(Settings):
     nb_linear: int | None = setting(
         None,
         "Rows of hashed word pairs of an n-gram model beside the network, trained with it; 0 is none. By default one "
-        "is fitted to 500 to 50,000 texts, and its weight chosen on the validation data.",
+        "is fitted to 50 to 50,000 texts, and its weight chosen on the validation data; not beside one checkpoint.",
         ge=0,
         former="wide",
         former_default=0,
@@ -212,7 +205,8 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         else:
             task = cls(settings, target, inputs.from_pretrained(pretrained, settings))
         task.ratios = task.naive_bayes_ratios(examples) if settings.nb_linear else None
-        if settings.nb_linear is None and pretrained is None and ngram_linear.suits(len(examples)):
+        alone = pretrained is not None and settings.ensemble == 1  # one checkpoint stays a model that others read
+        if settings.nb_linear is None and not alone and ngram_linear.suits(len(examples)):
             task.add_ngrams(examples)
         return task
 
@@ -322,8 +316,6 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
             ½ (loss(p) + loss(q)) + r_drop · ¼ (KL(p‖q) + KL(q‖p))
         """
         r_drop = self.settings.r_drop if model.training else 0.0
-        if model.training and self.settings.adversarial:
-            return self.adversarial_loss(model, batch, smoothing)
         batch = repeat_batch(batch) if r_drop else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()
@@ -332,34 +324,6 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
             share, other = batch["share"], self.target.loss(logits, batch["other"], smoothing, model.training)
             total = share * total + (1 - share) * other
         return (total + r_drop / 2 * symmetric_kl(logits.log_softmax(-1))) / 2 if r_drop else total
-
-    def adversarial_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
-        given = {name: value for name, value in batch.items() if name != "labels"}
-        first = [m for m in model.modules() if isinstance(m, TextEmbedding)]
-        captured: list[Tensor] = []
-
-        def keep(_module: nn.Module, _inputs: object, x: Tensor) -> None:
-            captured.append(x)
-
-        hooks = [m.register_forward_hook(keep) for m in first]
-        p = model(**given).logits.float()
-        for hook in hooks:
-            hook.remove()
-        loss = self.target.loss(p, batch["labels"], smoothing, True)
-        gradients = torch.autograd.grad(loss, captured, retain_graph=True)
-        moves = []
-        for x, g in zip(captured, gradients, strict=True):
-            size = x.detach().float().norm(dim=-1).mean(-1)[:, None, None]
-            g = g.float()
-            norm = g.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-12)
-            moves.append((self.settings.adversarial * size * g / norm).to(x.dtype))
-        queue = list(moves)
-        hooks = [m.register_forward_hook(lambda _m, _i, x: x + queue.pop(0)) for m in first]
-        q = model(**given).logits.float()
-        for hook in hooks:
-            hook.remove()
-        total = (loss + self.target.loss(q, batch["labels"], smoothing, True)) / 2
-        return total + self.settings.r_drop / 4 * symmetric_kl(torch.cat([p, q]).log_softmax(-1))
 
     def probabilities(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Tensor:
         """The probability of each class or label, `[examples, classes]`."""
@@ -399,7 +363,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         """The batch padded to few shapes, where it has tokens of a checkpoint's tokenizer and a class for each text."""
         subwords = self.inputs.subwords if isinstance(self.inputs, TextInputs) else None
         classes = batch["labels"].dim() == 1 and not batch["labels"].is_floating_point()
-        return batch if subwords is None or not classes else subwords.pad_batch(batch)
+        return batch if subwords is None or not classes else subwords.pad_batch(batch, self.models_per_example)
 
     def text_inputs(self, text: str) -> Batch | None:
         return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, TextInputs) else None

@@ -185,7 +185,7 @@ class ImageInputs:
             "channels": len(self.mean),
             "sizes": {f"{height} × {width}": count for (height, width), count in sizes.most_common(5)},
             "read as": f"{self.size[0]} × {self.size[1]}, {self.tokens} patches",
-            "mean": ", ".join(f"{value:.3f}" for value in self.mean),
+            "mean of pixels": ", ".join(f"{value:.3f}" for value in self.mean),
         }
 
 
