@@ -22,7 +22,7 @@ ROWS = {
     "spans": ("spans", "片段", "English Web Treebank: runs of proper nouns and of numbers", "英语网络树库：连续的专有名词与数词", "F1", "spans"),
     "nodes": ("nodes of a graph", "图的节点", "Cora, public split", "Cora，公开划分", "accuracy", "nodes"),
     "number of a graph": ("a number of a graph", "一张图的数值", "ESOL: solubility, other scaffolds", "ESOL：溶解度，其他骨架", "RMSE (lower is better)", "graphs"),
-    "class of an image": ("a class of an image", "图像的类别", "scikit-learn's digits, the last 360", "scikit-learn 的手写数字，最后 360 张", "accuracy", "classify --set patch_size=2"),
+    "class of an image": ("a class of an image", "图像的类别", "scikit-learn's digits, the last 360", "scikit-learn 的手写数字，最后 360 张", "accuracy", "classify"),
     "class of a recording": ("a class of a recording", "录音的类别", "spoken digits (FSDD), official split", "口语数字（FSDD），官方划分", "accuracy", "classify"),
 }  # fmt: skip
 """Of each row of labels.json: the kind of label and the data in both languages, the metric, the command."""

@@ -36,6 +36,7 @@ from .architecture import HIERARCHICAL, Architecture
 from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
+from .inputs.images import suggest_settings as suggest_image_settings
 from .inputs.text import TextInputs
 from .inputs.words.features import WordFeatures
 from .inputs.words.ngrams import NgramVocabulary
@@ -176,7 +177,10 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
 
     @classmethod
     def suggest_settings(cls, examples: Sequence[LabelledInput], settings: ClassifySettings) -> dict[str, str | float]:
-        """Those for few texts; a network alone (nb_linear=0) keeps the plain defaults."""
+        """Those for few texts or images; a network alone (nb_linear=0) keeps the plain defaults."""
+        images = [example for example in examples if isinstance(example, LabelledImage)]
+        if images and len(images) == len(examples):
+            return suggest_image_settings(images, settings)
         texts = [example.text for example in examples if isinstance(example, LabelledText)]
         if len(texts) < len(examples) or settings.nb_linear is not None:
             return {}
