@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from regard.machine import devices, versions
-from regard.train.run import RunConfig, RunData, read_data, train_run
+from regard.train.run import RunConfig, RunData, open_run, read_data, train_run
 from regard.train.trainer import TrainEvent
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
@@ -66,8 +66,8 @@ def make_config(name: str, args: argparse.Namespace, seed: int, changes: dict[st
     return RunConfig.from_changes(row["task"], settings, train=files[0], dev=files[1])
 
 
-def run_regard(config: RunConfig, data: RunData) -> tuple[float, float]:
-    """(score, seconds)."""
+def run_regard(config: RunConfig, data: RunData, outputs: Path | None = None) -> tuple[float, float]:
+    """(score, seconds); the logits of the validation data are written to `outputs`."""
     ended: list[float] = []
 
     def watch(event: TrainEvent) -> None:
@@ -79,6 +79,10 @@ def run_regard(config: RunConfig, data: RunData) -> tuple[float, float]:
         task = config.prepare(data.train)
         train_run(task, config.architecture, config.training, data, folder, config.files, watch)
         scores = json.loads((Path(folder) / "scores.json").read_text())
+        if outputs is not None:
+            opened, model, _ = open_run(folder)
+            gold = [example.label for example in data.validation]
+            np.savez(outputs, logits=opened.logits(model, data.validation).numpy(), gold=opened.target.tensor(gold))
     return 100 * scores["metrics"]["accuracy"], ended[0] - start
 
 
@@ -173,17 +177,22 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     for seed in range(args.seeds):
         config = make_config(name, args, seed, dict(change.split("=", 1) for change in args.set))
         data = read_data(make_config(name, args, 0, {}), lambda faults: None)
-        sides: dict[str, Any] = {"regard": lambda c=config, d=data: run_regard(c, d)}
+        outputs = args.outputs and args.outputs / f"{name}-{seed}.npz"
+        sides: dict[str, Any] = {"regard": lambda c=config, d=data, o=outputs: run_regard(c, d, o)}
         for variant in args.variants:
             other = make_config(name, args, seed, dict(change.split("=", 1) for change in variant.split(",")))
             sides[f"regard, {variant}"] = lambda c=other, d=data: run_regard(c, d)
-        if not args.ours:
+        theirs = not args.ours and seed < args.trainer_seeds
+        if theirs and not args.grouped:
             sides["transformers"] = lambda c=config, d=data: run_trainer(c, d, False)
+        if theirs:
             sides["transformers, grouped by length"] = lambda c=config, d=data: run_trainer(c, d, True)
         for side, run in sides.items():
             rows.setdefault(side, []).append(run())
             score, seconds = rows[side][-1]
             print(f"{name:6} seed {seed}  {side:32} {score:6.2f}  {seconds:7.1f} s", flush=True)
+            if args.partial:
+                args.partial.write_text(json.dumps(rows))
     training = config.training
     settings: dict[str, Any] = {"epochs": training.epochs, "batch_size": BATCH, "precision": training.precision}
     rates = {"regard": training.learning_rate, "transformers": TRAINER_RATE}
@@ -212,6 +221,10 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings of Regard")
     parser.add_argument("--variants", nargs="*", default=[], metavar="NAME=VALUE,…", help="sides with other settings")
     parser.add_argument("--ours", action="store_true", help="leave transformers out")
+    parser.add_argument("--grouped", action="store_true", help="of the two Trainers only the faster, grouped by length")
+    parser.add_argument("--trainer-seeds", type=int, default=100, help="seeds of the Trainer, if fewer than --seeds")
+    parser.add_argument("--partial", type=Path, help="file for what is measured so far")
+    parser.add_argument("--outputs", type=Path, help="folder for the logits of Regard's models (classify)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=1, help="of a CPU")
     args = parser.parse_args()

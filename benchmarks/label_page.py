@@ -22,7 +22,7 @@ ROWS = {
     "spans": ("spans", "片段", "English Web Treebank: runs of proper nouns and of numbers", "英语网络树库：连续的专有名词与数词", "F1", "spans"),
     "nodes": ("nodes of a graph", "图的节点", "Cora, public split", "Cora，公开划分", "accuracy", "nodes"),
     "number of a graph": ("a number of a graph", "一张图的数值", "ESOL: solubility, other scaffolds", "ESOL：溶解度，其他骨架", "RMSE (lower is better)", "graphs"),
-    "class of an image": ("a class of an image", "图像的类别", "scikit-learn's digits, the last 360", "scikit-learn 的手写数字，最后 360 张", "accuracy", "classify --set patch_size=2"),
+    "class of an image": ("a class of an image", "图像的类别", "scikit-learn's digits, the last 360", "scikit-learn 的手写数字，最后 360 张", "accuracy", "classify"),
     "class of a recording": ("a class of a recording", "录音的类别", "spoken digits (FSDD), official split", "口语数字（FSDD），官方划分", "accuracy", "classify"),
 }  # fmt: skip
 """Of each row of labels.json: the kind of label and the data in both languages, the metric, the command."""
@@ -38,9 +38,9 @@ WORDS = {
         "few text": "A class of a text, `python benchmarks/small_text.py --data DIR`. Accuracy on a held-out stratified "
         "share of 0.15, each text once. Regard holds out a tenth of its training texts to choose by; scikit-learn has "
         "all of them. TF-IDF with defaults is `TfidfVectorizer()` and `LogisticRegression()` (characters for Chinese); "
-        "the best TF-IDF is the best of four, chosen by the held-out texts themselves. Means over {seeds} splits; the "
+        "the best TF-IDF is the best of four, chosen by the held-out texts themselves. Means over the splits; the "
         "standard error of one accuracy is about one point.",
-        "few head": ("data", "texts", "Regard", "TF-IDF, defaults", "best TF-IDF", "CPU seconds of Regard"),
+        "few head": ("data", "texts", "splits", "Regard", "TF-IDF, defaults", "best TF-IDF", "CPU seconds of Regard"),
         "kinds": "Other kinds",
         "kinds text": "`python benchmarks/labels.py --data DIR`. CPU seconds of training in brackets. The sets are "
         "small, so that each row lasts a few CPU minutes: differences of one or two points may be chance.",
@@ -75,8 +75,8 @@ WORDS = {
         "few": "少量文本",
         "few text": "文本的类别，`python benchmarks/small_text.py --data DIR`。在分层留出的 0.15 上的准确率，每段文本只出现一次。"
         "Regard 再留出十分之一的训练文本用于选择；scikit-learn 用全部训练文本。“TF-IDF，默认”是 `TfidfVectorizer()` 加 "
-        "`LogisticRegression()`（中文按字符）；“最好的 TF-IDF”是四种之中的最好者，直接按留出文本挑选。数值是 {seeds} 种划分的均值；单个准确率的标准误约为一个百分点。",
-        "few head": ("数据", "文本数", "Regard", "TF-IDF，默认", "最好的 TF-IDF", "Regard 的 CPU 秒数"),
+        "`LogisticRegression()`（中文按字符）；“最好的 TF-IDF”是四种之中的最好者，直接按留出文本挑选。数值是各种划分的均值；单个准确率的标准误约为一个百分点。",
+        "few head": ("数据", "文本数", "划分数", "Regard", "TF-IDF，默认", "最好的 TF-IDF", "Regard 的 CPU 秒数"),
         "kinds": "其他种类",
         "kinds text": "`python benchmarks/labels.py --data DIR`。括号内是训练的 CPU 秒数。数据都取得较小，每行只需几分钟 CPU 时间："
         "一两个百分点的差别可能只是偶然。",
@@ -152,9 +152,8 @@ def few_texts(words: Mapping[str, Any]) -> list[str]:
         scores.append(mean(max(row["scikit-learn"].values()) for row in own))
         cells = [f"{100 * score:.1f}" for score in scores]
         seconds = mean(row["regard"]["CPU seconds"] for row in own)
-        rows.append([name, f"{own[0]['train']:,}", f"**{cells[0]}**", *cells[1:], f"{seconds:.0f}"])
-    text = words["few text"].format(seeds=len({row["seed"] for row in document["rows"]}))
-    return [f"## {words['few']} {{#few}}", "", text, "", *table(words["few head"], rows), ""]
+        rows.append([name, f"{own[0]['train']:,}", str(len(own)), f"**{cells[0]}**", *cells[1:], f"{seconds:.0f}"])
+    return [f"## {words['few']} {{#few}}", "", words["few text"], "", *table(words["few head"], rows), ""]
 
 
 def other_kinds(words: Mapping[str, Any], chinese: bool) -> list[str]:

@@ -376,7 +376,7 @@ def class_of_image(data: Path, folder: Path) -> dict[str, Side]:
     files = Files(folder / "train.npz", folder / "test.npz")
     for path, part in zip(files, (train, test), strict=True):
         np.savez(path, x=pixels[part], y=labels[part])
-    return {"regard": train_regard("classify", files, "accuracy", epochs=15, patch_size=2), **sides}
+    return {"regard": train_regard("classify", files, "accuracy"), **sides}
 
 
 def class_of_recording(data: Path, folder: Path) -> dict[str, Side]:

@@ -5,7 +5,7 @@ import time
 import conllu
 import pytest
 
-from regard.data.tagged import Tagged, read_tagged
+from regard.data.tagged import Tagged, read_tagged, read_words
 from regard.errors import BadInput
 
 
@@ -94,6 +94,34 @@ def test_more_columns_have_the_tag_last_or_where_said(write):
     for column in (1, 5, "upos"):
         with pytest.raises(BadInput, match="4 columns without names"):
             read_tagged(path, column=column)
+
+
+def test_beginnings_of_documents_are_no_sentences(write):
+    text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nsleeps VBZ B-VP O\n\n-DOCSTART-\n\nhe PRP B-NP O\n"
+    reading = read_tagged(write("a.conll", text)).strict()
+    assert [example.words for example in reading.examples] == [("EU", "sleeps"), ("he",)]
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.conllu", f"# text = a cat\n{line(1, 'a')}\n{line('2-3', 'cats')}\n{line(2, 'cat')}\n\n{line(1, 'ok')}\n"),
+        ("a.txt", "a DET\ncat NOUN\n\nok INTJ\n"),
+        ("a.tsv", "a\tx\tDET\ncat\tx\tNOUN\n\nok\tx\tINTJ\n"),
+        ("a.jsonl", '{"id": 1, "tokens": ["a", "cat"]}\n{"id": 2, "tokens": ["ok"]}\n'),
+    ],
+)
+def test_words_alone(write, name, text):
+    assert read_words(write(name, text), {"DET", "NOUN", "INTJ"}.__contains__) == [("a", "cat"), ("ok",)]
+
+
+def test_plain_texts_and_tables_have_no_words(write):
+    for name, text in (
+        ("a.txt", "a cat\nok\n"),
+        ("a.csv", "text,tag\na cat,NOUN\n"),
+        ("a.jsonl", '{"text": "a cat"}\n'),
+    ):
+        assert read_words(write(name, text), {"NOUN"}.__contains__) is None
 
 
 @pytest.mark.parametrize(

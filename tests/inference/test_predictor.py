@@ -127,3 +127,13 @@ def test_importing_the_package_imports_no_training() -> None:
     code = "import sys, regard; print([m for m in sys.modules if m.startswith(('regard.train', 'regard.inference'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_saved_run_keeps_its_task(tmp_path: Path) -> None:
+    """The folder is opened as the run is, and its model loaded as one."""
+    tagger = rg.open("tagger")
+    tagger.save(tmp_path / "saved")
+    text = "The cat sat on the mat."
+    again = rg.open(tmp_path / "saved")
+    assert again.task.name == "tag" and again.predict(text) == tagger.predict(text)
+    assert type(rg.load(tmp_path / "saved")) is type(tagger.model)

@@ -28,6 +28,7 @@ from regard.tasks.inputs.augment import cutout, jitter_images, shift_images, spe
 from regard.tasks.inputs.cache import TensorCache
 from regard.tasks.inputs.images import resize
 from regard.tasks.metrics.classification import classification_report, sort_labels
+from regard.train.run import RunConfig, RunData, train_run
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block_size=4)
 READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS, HIERARCHICAL)]
@@ -538,3 +539,34 @@ def test_numbers_of_every_modality(kind: str) -> None:
     torch.testing.assert_close(again.logits(model, examples), task.logits(model, examples))
     with pytest.raises(BadInput, match="r_drop compares probabilities of classes"):
         Classify.prepare(examples, ClassifySettings(r_drop=1.0))
+
+
+@pytest.mark.parametrize(
+    "given, model, patch",
+    [
+        ({}, "cnn+attention", 2),
+        ({"epochs": 2}, "cnn+attention", 2),
+        ({"image_size": 70}, "cnn+attention", 8),
+        ({"patch_size": 2}, "transformer", 2),
+        ({"pool": "first"}, "transformer", 4),
+        ({"heads": 2}, "transformer", 4),
+    ],
+    ids=str,
+)
+def test_few_images_have_defaults_of_their_own(given: dict, model: str, patch: int, tmp_path: Path) -> None:
+    examples = bars(40, 0)
+    config = RunConfig.from_changes("classify", {"device": "cpu", **given}).adapt(examples, tmp_path)
+    task = config.prepare(examples)
+    assert (config.architecture.model, task.settings.patch_size) == (model, patch)  # type: ignore[attr-defined]
+    assert config.training.epochs == given.get("epochs", 30 if model != "transformer" else 20)
+    batch = task.batch(examples[:3])
+    assert task.config(config.architecture).build()(images=batch["images"]).logits.shape == (3, 2)
+
+
+def test_few_images_are_learned_with_the_defaults(tmp_path: Path) -> None:
+    config = RunConfig.from_changes("classify", {"device": "cpu", "epochs": 5, "dim": 16})
+    examples, held = bars(120, 0), bars(60, 1)
+    config = config.adapt(examples, tmp_path)
+    task = config.prepare(examples)
+    train_run(task, config.architecture, config.training, RunData(examples, held), tmp_path, config.files)
+    assert json.loads((tmp_path / "scores.json").read_text())["metrics"]["accuracy"] > 0.9

@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from regard.cli import app
+from regard.train.predictions import rows_of_table
 
 SMALL = ["dim=16", "layers=1", "heads=2", "learning_rate=1e-2", "warmup=5"]
 
@@ -124,3 +125,29 @@ def test_a_run_that_is_told_what_was_guessed(tmp_path: Path) -> None:
     given = ("--train", tmp_path / "a.csv", "--out", tmp_path / "run", "--steps", "2", "--device", "cpu")
     done = call("train", "classify", *given, *settings)
     assert "a.csv: text = column 'v2', label = column 'v1'" in done.output
+
+
+def test_sentences_are_tagged_as_their_file_divides_them(tmp_path: Path) -> None:
+    """A file in the form of the training data is not read as lines of text, for words or for spans."""
+    rows = [(("Ann", "can't", "swim"), ("B-PER", "O", "O")), (("Bob's", "here"), ("B-PER", "O"))] * 20
+    blocks = ["".join(f"{word} {tag}\n" for word, tag in zip(*row, strict=True)) for row in rows]
+    (tmp_path / "a.conll").write_text("\n".join(blocks))
+    lists = "".join(json.dumps({"words": row[0], "tags": row[1]}) + "\n" for row in rows)
+    (tmp_path / "a.jsonl").write_text(lists)
+    for task in ("tag", "spans"):
+        run = tmp_path / task
+        given = ("--train", tmp_path / "a.conll", "--out", run, "--steps", "1", "--device", "cpu")
+        assert call("train", task, *given, "--set", "dim=16", "--set", "heads=2").exit_code == 0
+        for name in ("a.conll", "a.jsonl"):
+            done = call("predict", run, tmp_path / name, "--json")
+            assert done.exit_code == 0, done.output
+            got = [" ".join(row["words"]) if task == "tag" else row["input"] for row in json.loads(done.stdout)]
+            assert got == [" ".join(row[0]) for row in rows]
+
+
+def test_questions_of_squad_are_rows(tmp_path: Path) -> None:
+    asked = {"id": "q1", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}]}
+    document = {"data": [{"paragraphs": [{"context": "Ann is here.", "qas": [asked]}]}]}
+    (tmp_path / "squad.json").write_text(json.dumps(document))
+    (row,) = rows_of_table(tmp_path / "squad.json")
+    assert row.cells == {"id": "q1", "question": "Who?", "context": "Ann is here."} == json.loads(row.input)

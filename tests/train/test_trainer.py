@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import regard as rg
+from regard.errors import Unsupported
 from regard.settings import Training
 from regard.tasks.task import Scores
 from regard.train import trainer
@@ -46,6 +47,23 @@ def interrupt_at(step: int):
             os.kill(os.getpid(), signal.SIGINT)
 
     return tell
+
+
+def test_a_capture_that_fails_leaves_no_gradients(tmp_path: Path) -> None:
+    """The update that is then made without a CUDA graph is the one of a run that never had one."""
+    how = replace(HOW, accumulate=1)
+    expected, made = run(tmp_path / "a", how), model()
+    trainer = Trainer(Toy(), made, examples(70), examples(30, 1), how, tmp_path / "b", lambda model, scores: None)
+
+    def fail(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        for parameter in made.parameters():
+            parameter.grad = torch.full_like(parameter, 1e3)
+        raise Unsupported("The step cannot be captured.")
+
+    trainer.cuda_graph = fail  # type: ignore[assignment]
+    with pytest.warns(UserWarning, match="continues without cuda_graph"):
+        trainer.fit()
+    assert_same_bits(made.state_dict(), expected)
 
 
 @pytest.mark.parametrize(

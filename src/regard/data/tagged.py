@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import BadInput
 from .files import Paths, file_format, read_file_lines, resolve_paths
 from .reading import Reading, ReadingBuilder, raise_fault
-from .tables import ColumnSpec, Row, Table, as_text, find_columns, read_table
+from .tables import TABLES, ColumnSpec, Row, Table, as_text, find_columns, read_table
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The ten columns of CoNLL-U."""
@@ -23,6 +23,10 @@ LISTS = ("jsonl", "ndjson", "json", "parquet", "pq", "arrow", "feather", "ipc")
 
 Block = list[tuple[int, str]]
 """The lines of a sentence with their numbers."""
+
+
+DOCUMENT_START = "-DOCSTART-"
+"""The word of the line that begins a document, in the files of CoNLL-2003."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
 
     CoNLL-U: `column` is upos (the default), xpos, deprel, …; multiword tokens (1-2) and empty nodes (1.1) are skipped.
     Columns of text: a word and its tag on each line, separated by a tab or spaces, and a blank line between sentences;
-    the tag is the last column unless `column` is another number. JSON, Parquet, Arrow: a list of words and a list of
+    the tag is the last column unless `column` is another number. Lines that begin with -DOCSTART- (CoNLL-2003) are
+    skipped. JSON, Parquet, Arrow: a list of words and a list of
     tags. A sentence with a fault is skipped.
     """
     builder = ReadingBuilder[Tagged]()
@@ -47,7 +52,7 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
             if file_format(path) in LISTS:
                 read_json_lists(path, column, builder)
                 continue
-            lines = read_file_lines(path)
+            lines = read_sentence_lines(path)
             content = (item for item in enumerate(lines, 1) if item[1].strip() and not item[1].startswith("# "))
             first = next(content, None)
             if first is None:
@@ -56,6 +61,33 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
             make = conllu_reader(path, column) if conllu else column_reader(path, first, column, builder)
             builder.each(split_blocks(lines), make)
     return builder.build()
+
+
+def read_words(path: Path, is_tag: Callable[[str], bool]) -> list[tuple[str, ...]] | None:
+    """The words of each sentence of a file that has them apart; None for other files.
+
+    Such are CoNLL-U, tables with lists of words, and columns whose last is a tag on every line.
+    """
+    if file_format(path) in LISTS:
+        table = read_table(path, [ColumnSpec("words", None, WORD_NAMES)])
+        cells = [[table.value(row, name) for row in table.rows] for name in table.names if name in WORD_NAMES]
+        lists = [own for own in cells if own and all(isinstance(cell, list) for cell in own)]
+        return [tuple(as_text(item) or "" for item in cell) for cell in lists[0]] if lists else None  # type: ignore[union-attr]
+    if file_format(path) in TABLES and file_format(path) != "tsv":
+        return None
+    blocks = [
+        [line for _, line in block if not line.startswith("# ")] for block in split_blocks(read_sentence_lines(path))
+    ]
+    rows = [[line.split("\t") if "\t" in line else line.split() for line in block] for block in blocks]
+    if file_format(path) == "conllu" or (rows and all(len(cells) == len(FIELDS) for block in rows for cells in block)):
+        return [tuple(cells[1] for cells in block if len(cells) > 1 and cells[0].isdecimal()) for block in rows]
+    tagged = bool(rows) and all(len(cells) > 1 and is_tag(cells[-1]) for block in rows for cells in block)
+    return [tuple(cells[0] for cells in block) for block in rows] if tagged else None
+
+
+def read_sentence_lines(path: Path) -> list[str]:
+    """The lines of a file; those that begin a document are empty."""
+    return ["" if line.startswith(DOCUMENT_START) else line for line in read_file_lines(path)]
 
 
 def split_blocks(lines: list[str]) -> Iterator[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import cast, overload
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..assets import list_assets, resolve_folder
-from ..data.json_values import JsonValue
+from ..data.json_values import JsonValue, ParsedObject
 from ..errors import BadInput, explain_damage, explain_panic
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
@@ -29,6 +29,7 @@ from ..tasks.results import Result
 from ..tasks.target_task import TargetTask
 from ..tasks.task import AnyTask, Task
 from ..train.run import open_run
+from ..train.run_folder import RunFolder
 from .checkpoint_task import CheckpointTask, task_of_checkpoint
 
 CHUNK = 1024
@@ -39,11 +40,14 @@ EXAMPLE_TEXT, EXAMPLES = "The cat sat on the mat and saw a dog .", 3
 class Predictor:
     """A model with its task: how texts, files or arrays become its inputs, and its outputs results.
 
-    `task` is the run's task, or for a Hugging Face checkpoint what its head is for; `model` is the PyTorch module.
+    `task` is the run's task, or for a Hugging Face checkpoint what its head is for; `model` is the PyTorch module;
+    `description` is the run.json of a run.
     """
 
-    def __init__(self, name: str, task: AnyTask | CheckpointTask, model: Model) -> None:
-        self.name, self.task, self.model = name, task, model
+    def __init__(
+        self, name: str, task: AnyTask | CheckpointTask, model: Model, description: ParsedObject | None = None
+    ) -> None:
+        self.name, self.task, self.model, self.description = name, task, model, description
 
     @property
     def labels(self) -> list[str] | None:
@@ -112,12 +116,21 @@ class Predictor:
                     value.cache_clear()
 
     def save(self, folder: str | Path, format: str = "regard") -> None:
-        """Write the model into a folder: ours, or one that transformers reads with equal outputs.
+        """Write a folder that `regard.open` reads with the same task, or a model that transformers reads with equal
+        outputs (format="huggingface").
 
         Raises `Unsupported` that names what transformers has no counterpart of.
         """
         self.model.labels = self.labels
-        self.model.save(folder, format)
+        if format != "regard" or self.description is None or isinstance(self.task, CheckpointTask):
+            self.model.save(folder, format)
+            return
+        run = RunFolder(folder)
+        self.model.save(run / "model")
+        run.write("run.json", self.description)
+        run.write("task.json", self.task.as_dict())
+        if tuned := self.task.tuned_values():
+            run.write("tuned.json", tuned)
 
     def push(self, repository: str, *, format: str = "huggingface", private: bool = True) -> str:
         """Save the model and upload it to the Hugging Face Hub as `owner/name`; the address of the repository.
@@ -154,8 +167,8 @@ def open_predictor(run: str | Path, settings: Mapping[str, JsonValue] | None = N
 def open_folder(run: str | Path, folder: Path, settings: Mapping[str, JsonValue] | None) -> Predictor:
     """The predictor of a run's folder or of a checkpoint's; `run` is what the user gave."""
     if (folder / "run.json").is_file():
-        task, model, _ = open_run(run, settings)
-        return Predictor(str(run), task, model)
+        task, model, description = open_run(run, settings)
+        return Predictor(str(run), task, model, {**description, "settings": asdict(task.settings)})
     if not folder.is_dir():
         raise BadInput(
             f"{run} {'is a file' if folder.is_file() else 'does not exist'}. Give the folder of a run "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from ..attention.parts.edges import Edges
@@ -91,6 +92,9 @@ class GraphEncoderModel(Model):
         """The input of the head: the nodes, or the pooled nodes of each graph."""
         if self.config.head.per_token:
             return hidden
+        if sizes is not None and torch.compiler.is_exporting():  # a traced graph has no sizes that depend on values
+            places = (sizes.cumsum(0) - sizes)[:, None] + torch.arange(hidden.shape[0], device=hidden.device)
+            return self.head.pool(hidden[places.clamp(max=hidden.shape[0] - 1)], sizes, None)
         if sizes is None or int(sizes.sum()) != hidden.shape[0]:
             given = "none" if sizes is None else f"{int(sizes.sum())}"
             raise BadInput(f"sizes count {given} of {hidden.shape[0]} nodes. Give each graph's number of nodes.")

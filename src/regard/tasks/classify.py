@@ -36,6 +36,7 @@ from .architecture import HIERARCHICAL, Architecture
 from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
+from .inputs.images import suggest_settings as suggest_image_settings
 from .inputs.text import TextInputs
 from .inputs.words.features import WordFeatures
 from .inputs.words.ngrams import NgramVocabulary
@@ -111,7 +112,7 @@ class ClassifySettings(Settings):
     nb_linear: int | None = setting(
         None,
         "Rows of hashed word pairs of an n-gram model beside the network, trained with it; 0 is none. By default one "
-        "is fitted to 500 to 50,000 texts, and its weight chosen on the validation data.",
+        "is fitted to 50 to 50,000 texts, and its weight chosen on the validation data; not beside one checkpoint.",
         ge=0,
         former="wide",
         former_default=0,
@@ -176,7 +177,10 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
 
     @classmethod
     def suggest_settings(cls, examples: Sequence[LabelledInput], settings: ClassifySettings) -> dict[str, str | float]:
-        """Those for few texts; a network alone (nb_linear=0) keeps the plain defaults."""
+        """Those for few texts or images; a network alone (nb_linear=0) keeps the plain defaults."""
+        images = [example for example in examples if isinstance(example, LabelledImage)]
+        if images and len(images) == len(examples):
+            return suggest_image_settings(images, settings)
         texts = [example.text for example in examples if isinstance(example, LabelledText)]
         if len(texts) < len(examples) or settings.nb_linear is not None:
             return {}
@@ -205,7 +209,8 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         else:
             task = cls(settings, target, inputs.from_pretrained(pretrained, settings))
         task.ratios = task.naive_bayes_ratios(examples) if settings.nb_linear else None
-        if settings.nb_linear is None and pretrained is None and ngram_linear.suits(len(examples)):
+        alone = pretrained is not None and settings.ensemble == 1  # one checkpoint stays a model that others read
+        if settings.nb_linear is None and not alone and ngram_linear.suits(len(examples)):
             task.add_ngrams(examples)
         return task
 
@@ -362,7 +367,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         """The batch padded to few shapes, where it has tokens of a checkpoint's tokenizer and a class for each text."""
         subwords = self.inputs.subwords if isinstance(self.inputs, TextInputs) else None
         classes = batch["labels"].dim() == 1 and not batch["labels"].is_floating_point()
-        return batch if subwords is None or not classes else subwords.pad_batch(batch)
+        return batch if subwords is None or not classes else subwords.pad_batch(batch, self.models_per_example)
 
     def text_inputs(self, text: str) -> Batch | None:
         return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, TextInputs) else None

@@ -159,6 +159,10 @@ class Task(ABC, Generic[S, E, T]):
     input_column: str | None = None
     """Column of the inputs of `predict` in a table; None finds it by its name or values."""
 
+    def sentences_of(self, path: Path) -> Sequence[Sequence[str]] | None:
+        """The sentences of words that a file has for `predict`; None where it has texts."""
+        return None
+
     @property
     def input_files(self) -> tuple[str, ...]:
         """Extensions of the files that `predict` takes by their paths; empty where it takes texts."""

@@ -19,6 +19,10 @@ DataFiles = Annotated[list[Path], typer.Argument(help="Files of a data set (two 
 TaskName = Annotated[str, typer.Option("--task", help="Task of the data: tag, classify, translate, …")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on malformed lines instead of skipping and listing them.")]
 Set = Annotated[list[str], typer.Option("--set", help="Setting as name=value; can be repeated.")]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option("--from", help="Checkpoint to start from: a Hugging Face folder, a run, or a Hub id owner/name."),
+]
 RunPath = Annotated[Path, typer.Argument(help="Folder of a training run.")]
 
 
@@ -26,6 +30,7 @@ def check(
     paths: DataFiles,
     task: TaskName,
     strict: Strict = False,
+    checkpoint: Checkpoint = None,
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
@@ -33,18 +38,17 @@ def check(
     """Show what is read from data files before training: sizes, labels, examples and every malformed line."""
     with report_errors(debug):
         from regard import RegardError
-        from regard.settings import update_settings
-        from regard.tasks import find_task
+        from regard.train.run import RunConfig
 
-        task_class = find_task(task)
-        settings = update_settings(task_class.Settings(), parse_assignments(changed))
-        reading = task_class.read(paths, settings)
+        given = {} if checkpoint is None else {"checkpoint": checkpoint}
+        config = RunConfig.from_changes(task, given, parse_assignments(changed))
+        reading = config.task.read(paths, config.settings)
         if strict:
             reading.strict()
         facts: JsonObject = {}
         if reading.examples:
             try:
-                facts = task_class.prepare(reading.examples, settings).describe(reading.examples)
+                facts = config.prepare(reading.examples).describe(reading.examples)
             except RegardError:
                 report_faults(reading.faults)  # they may be the reason
                 raise
@@ -59,10 +63,7 @@ def train(
     training: Annotated[list[Path], typer.Option("--train", help="Training files.")] = [],  # noqa: B006
     dev: Annotated[list[Path], typer.Option("--dev", help="Validation files. Default: a tenth of --train.")] = [],  # noqa: B006
     out: Annotated[Path, typer.Option("--out", help="Folder of the run.")] = Path("run"),
-    checkpoint: Annotated[
-        str | None,
-        typer.Option("--from", help="Checkpoint to start from: a Hugging Face folder, a run, or a Hub id owner/name."),
-    ] = None,
+    checkpoint: Checkpoint = None,
     model: Annotated[
         str | None, typer.Option(help="transformer, longformer, lstm, cnn, mlp, lstm+attention, …")
     ] = None,

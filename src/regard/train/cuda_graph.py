@@ -6,6 +6,7 @@ once as a CUDA graph, a step is a single launch.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,8 @@ class ShapeGraph:
         # New tensors, so that nothing cached for the earlier ones is used for later batches.
         self.inputs = {name: x if name in self.fixed else x.clone() for name, x in self.inputs.items()}
         graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
-        before = generator.clone_state()
+        before, collects = generator.clone_state(), gc.isenabled()
+        gc.disable()  # a graph of an earlier run that is freed during a capture would end it
         try:
             with cuda_graph_mode(), torch.cuda.graph(graph, pool=self.pool):
                 loss = self.step(self.inputs).detach()
@@ -110,6 +112,9 @@ class ShapeGraph:
                 "synchronize with the GPU or read tensors on the host, and its optimizer must be "
                 "capturable. Or call the step itself."
             ) from error
+        finally:
+            if collects:
+                gc.enable()
         return graph, loss
 
 

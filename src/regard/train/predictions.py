@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from ..data.annotations.answers import squad_rows
 from ..data.files import file_format, read_file_lines
 from ..data.graphs.mapped import is_graph_folder
 from ..data.json_values import JsonObject
@@ -33,10 +34,19 @@ FILE_ENDINGS = (*TABLES, "txt", "conllu", "npz", "gz")
 
 @dataclass(frozen=True)
 class InputRow:
-    """An input of `predict`, and the cells of the row that it stands in, if it comes from a table."""
+    """An input of `predict`, and the cells of the row that it stands in, if it comes from a table.
+
+    `words` are those of a sentence that was divided before.
+    """
 
     input: str
     cells: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] | None = None
+
+    @property
+    def given(self) -> object:
+        """What the task reads."""
+        return self.input if self.words is None else {"words": self.words}
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,11 @@ def read_inputs(task: AnyTask, given: Iterable[str]) -> Iterator[InputRow]:
         elif path is not None and not task.input_files and path.is_dir():
             raise BadInput(f"{text} is a folder, and this model reads texts. Give a file of texts, or a text.")
         elif path is not None and not task.input_files and path.is_file():
-            yield from rows_of_table(path) if task.reads_rows else rows_of_file(path, task.input_column)
+            sentences = task.sentences_of(path)
+            if sentences is not None:
+                yield from (InputRow(" ".join(words), words=words) for words in sentences)
+            else:
+                yield from rows_of_table(path) if task.reads_rows else rows_of_file(path, task.input_column)
         elif path is not None and not task.input_files and len(text.split()) == 1 and named_as_file(path):
             raise BadInput(f"There is no file {text}. Look at its spelling; give such a text on stdin (-).")
         else:
@@ -111,8 +125,11 @@ def cell_text(cell: object) -> str:
 
 
 def rows_of_table(path: Path) -> list[InputRow]:
-    """The rows of a table with a header, each as JSON text; the lines of another file."""
+    """The rows of a table with a header or the questions of SQuAD's JSON, each as JSON text; the lines of another
+    file."""
     try:
+        if (questions := squad_rows(path)) is not None:
+            return [InputRow(json.dumps(row, ensure_ascii=False), row) for row in questions]
         if file_format(path) not in TABLES:
             return [InputRow(line.strip()) for line in read_file_lines(path) if line.strip()]
         cells = cells_of_table(read_table(path, [], header=True))
@@ -132,11 +149,11 @@ def predict_rows(task: AnyTask, model: Model, chunks: Iterable[list[InputRow]]) 
     """The prediction of each input, in order, as soon as its chunk is read."""
     if task.compares_inputs:
         chosen = [row for chunk in chunks for row in chunk]
-        yield from (PredictedRow(InputRow(""), result) for result in task.predict(model, [r.input for r in chosen]))
+        yield from (PredictedRow(InputRow(""), result) for result in task.predict(model, [row.given for row in chosen]))
         return
     for chunk in chunks:
         try:
-            results = task.predict(model, [row.input for row in chunk])
+            results = task.predict(model, [row.given for row in chunk])
             for row, result in zip(chunk, results, strict=True):
                 yield from (PredictedRow(row, record) for record in result.records())
         except (RegardError, MalformedData):
@@ -146,7 +163,7 @@ def predict_rows(task: AnyTask, model: Model, chunks: Iterable[list[InputRow]]) 
 def predict_alone(task: AnyTask, model: Model, row: InputRow) -> list[PredictedRow]:
     """The predictions of one input, or its error."""
     try:
-        return [PredictedRow(row, record) for record in task.predict(model, [row.input])[0].records()]
+        return [PredictedRow(row, record) for record in task.predict(model, [row.given])[0].records()]
     except (RegardError, MalformedData) as error:
         return [PredictedRow(row, error=" ".join(str(error).split()))]
 

@@ -267,6 +267,7 @@ class Trainer:
             except Unsupported as error:
                 warnings.warn(f"{error} The run continues without cuda_graph.", stacklevel=2)
                 self.cuda_graph = None
+                self.optimizer.zero_grad()  # a capture that failed may leave gradients that were never computed
         return self.step(batches, count)
 
     def step(self, batches: Sequence[tuple[Batch, bool]], count: Tensor) -> Tensor:

@@ -15,6 +15,12 @@ import regard as rg
 from regard import models
 from regard.models.exporting.example_inputs import make_example_inputs
 from regard.models.exporting.export import choose_format, export_model, max_difference, run_onnx
+from regard.models.graph_encoder import GraphEncoderConfig
+from regard.models.heads import ClassificationHeadConfig
+from regard.models.table import TableConfig
+from regard.nn.block import StackConfig
+from regard.nn.embeddings.columns import ColumnEmbeddingConfig
+from regard.nn.graphs.layers import GraphLayersConfig
 
 from ..checkpoint_equality import random_weights
 
@@ -133,6 +139,29 @@ def test_onnx_gives_the_same_numbers_for_other_sizes(name: str, tmp_path: Path) 
     other = resize_batch(name, given, seed=5)
     actual = run_onnx(exported.file, other)
     assert actual is not None and max_difference(actual, outputs(model, other, exported.outputs)) < 1e-4
+
+
+def test_tables_are_exported(tmp_path: Path) -> None:
+    embed = ColumnEmbeddingConfig(sizes=(0, 5, 0), dim=8)
+    model = random_weights(TableConfig(embed, StackConfig(8, 1, 2), ClassificationHeadConfig(3, 8)).build().eval())
+    exported = export_model(model, tmp_path / "model.onnx")
+    columns = torch.tensor([[0.5, 3.0, torch.nan], [-1.0, 4.0, 2.0]])
+    actual = run_onnx(exported.file, {"columns": columns})
+    assert actual is not None
+    assert max_difference(actual, outputs(model, {"columns": columns}, exported.outputs)) < 1e-4
+
+
+@pytest.mark.parametrize("pool", ["mean", "sum", "attention"])
+def test_classifiers_of_graphs_are_exported(pool: Any, tmp_path: Path) -> None:
+    """For other numbers of nodes, edges and graphs, one of them with a single node."""
+    head = ClassificationHeadConfig(3, 8, pool=pool)
+    model = random_weights(GraphEncoderConfig(6, GraphLayersConfig(8, 1, heads=2), head).build().eval())
+    exported = export_model(model, tmp_path / "model.onnx")
+    generator, there = torch.Generator().manual_seed(3), torch.arange(9)
+    given = {"nodes": torch.randn(9, 6, generator=generator), "edges": torch.stack([there, (there * 2) % 9])}
+    given["sizes"] = torch.tensor([5, 1, 3])
+    actual = run_onnx(exported.file, given)
+    assert actual is not None and max_difference(actual, outputs(model, given, exported.outputs)) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "vit", "gat"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -84,6 +85,27 @@ def test_run_with_the_pooler_is_read_by_transformers(bert_folder: Path, table: P
     assert theirs.config.id2label == {0: "animal", 1: "metal"}
     with pytest.raises(rg.Unsupported, match="A run with pool=pooler has their head"):
         rg.open(run).save(tmp_path / "other", format="huggingface")
+
+
+def test_several_models_start_from_a_checkpoint_beside_ngrams(bert_folder: Path, table: Path, tmp_path: Path) -> None:
+    """Padding for CUDA graphs keeps the rows of three models in their order; the run predicts what it did."""
+    made = config(bert_folder, table, ensemble=3, learning_rate=3e-3, layer_decay=1.0)
+    examples = made.task.read(made.train, made.settings).examples
+    task = made.prepare(examples)
+    batch = task.batch(examples[:11], Random(0))
+    padded = task.pad_for_cuda_graph(batch)
+    assert len(padded["tokens"]) == 96 and torch.equal(
+        padded["tokens"][:33, : batch["tokens"].shape[1]], batch["tokens"]
+    )
+    train_from_files(made, tmp_path / "run")
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["metrics"]["accuracy"] == 1.0 and "n-gram weight" in scores
+    task, model, _ = open_run(tmp_path / "run")
+    assert len(model.members) == 3 and model.beside is not None  # type: ignore[arg-type]
+    heads = [member.head.out.weight for member in model.members]  # type: ignore[union-attr]
+    assert not torch.equal(heads[0], heads[1])
+    result = task.predict(model, ["the small dog is there", "the big zinc is there"])
+    assert [row.to_dict()["label"] for row in result] == ["animal", "metal"]
 
 
 def test_checkpoint_is_no_run(bert_folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import random
 
 import pytest
@@ -144,6 +145,12 @@ def test_attention_learns_what_two_columns_decide_together(run):
     for given in ("no json", "[1]", {"other": 3}):
         with pytest.raises(BadInput, match="row"):
             task.predict(model, [given])
+
+
+def test_the_task_of_a_run_can_be_pickled(run):
+    _, task, model, _ = run
+    again, rows = pickle.loads(pickle.dumps(task)), [{"size": 9, "color": "red"}]
+    assert again.predict(model, rows) == task.predict(model, rows)
 
 
 def test_an_mlp_learns_too(table, tmp_path):

@@ -20,6 +20,7 @@ from regard.tasks.metrics.ranking import normalized_gain, ranking_scores
 from regard.tasks.texts.pair_inputs import pair_of
 from regard.tasks.texts.pairs import PairsSettings, TextPairs
 from regard.tasks.texts.rank import Rank, RankSettings
+from regard.train.run import open_run
 
 SMALL = ["--set", "dim=32", "--set", "layers=1", "--set", "heads=2"]
 WORDS = ["apple", "bird", "cloud", "door", "egg", "fish", "gate", "hat", "ice", "jar", "kite", "lamp"]
@@ -134,6 +135,9 @@ def test_candidates_are_ranked(tmp_path: Path) -> None:
     given = json.dumps({"query": "egg fish hat", "candidates": ["ice jar", "egg door"]})
     (ranking,) = json.loads(call("predict", tmp_path / "run", given, "--json").stdout)
     assert [one["text"] for one in ranking["candidates"]] == ["egg door", "ice jar"]
+    task = open_run(tmp_path / "run")[0]
+    row = {"query": "a b", "positive": "c d", "negatives": '["e f", "g h"]'}  # a row as the training data may have it
+    assert isinstance(task, Rank) and task.query_of(row) == ("a b", ["c d", "e f", "g h"])
 
 
 def test_rankings_are_read_from_rows_and_lists(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from random import Random
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import regard as rg
+from regard.cli import app
 from regard.data.annotations.similarity import read_similarity
 from regard.models.families.bert import bert
 from regard.models.tokenizers.tokenizer import Tokenizer
@@ -54,6 +56,11 @@ def scored_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(folder: Path, data: Path, **changes: object) -> RunConfig:
     given = {"checkpoint": str(folder), "device": "cpu", "learning_rate": 3e-3, "batch_size": 32, **changes}
     return RunConfig.from_changes("similarity", given, train=[data])
+
+
+def test_data_are_checked_with_a_checkpoint(folder: Path, scored_file: Path) -> None:
+    arguments = ["check", str(scored_file), "--task", "similarity", "--from", str(folder)]
+    assert "scored pairs  160" in CliRunner().invoke(app, arguments).output
 
 
 def test_scored_pairs_are_learned_and_the_run_embeds(folder: Path, scored_file: Path, tmp_path: Path) -> None:

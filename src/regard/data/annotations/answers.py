@@ -105,6 +105,20 @@ def squad_questions(path: Path, text: str, document: ParsedObject) -> Iterator[S
                 yield SquadQuestion(path, text, item.get("question"), paragraph.get("context"), answers)
 
 
+def squad_rows(path: Path) -> list[dict[str, str]] | None:
+    """The id, question and context of each question of SQuAD's JSON; None for other files."""
+    text = read_text(path) if file_format(path) == "json" else ""
+    document = squad_document(path, text) if text else None
+    if document is None:
+        return None
+    return [
+        {"id": str(item.get("id", "")), "question": str(item.get("question")), "context": str(paragraph.get("context"))}
+        for article in document["data"]
+        for paragraph in objects_in(article, "paragraphs")
+        for item in objects_in(paragraph, "qas")
+    ]
+
+
 def objects_in(value: object, name: str) -> list[ParsedObject]:
     """The objects of a list in an object; none where it has no such list."""
     items = value.get(name) if isinstance(value, dict) else None

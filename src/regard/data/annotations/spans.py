@@ -8,11 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ..files import Paths, file_format, read_file_lines, resolve_paths
+from ..files import Paths, file_format, resolve_paths
 from ..reading import Reading, ReadingBuilder, count_noun, raise_fault
 from ..tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 from ..tables.table import Cell
-from ..tagged import FIELDS, LISTS, TAG_NAMES, WORD_NAMES, Block, Tagged, column_reader, conllu_reader, json_sentence
+from ..tagged import (
+    FIELDS,
+    LISTS,
+    TAG_NAMES,
+    WORD_NAMES,
+    Block,
+    Tagged,
+    column_reader,
+    conllu_reader,
+    json_sentence,
+    read_sentence_lines,
+)
 from ..tagged import split_blocks as sentence_blocks
 from ..text import CHINESE, TEXT_NAMES
 
@@ -64,7 +75,7 @@ def read_spans(paths: Paths, *, column: str | None = None) -> Reading[SpannedTex
 
 def read_tag_columns(path: Path, column: str | None, builder: ReadingBuilder[SpannedText]) -> None:
     """Sentences of a file with a word and its tag on each line."""
-    lines = read_file_lines(path)
+    lines = read_sentence_lines(path)
     first = next((item for item in enumerate(lines, 1) if item[1].strip() and not item[1].startswith("# ")), None)
     if first is None:
         raise_fault(path, "has comments only.", 1)

@@ -14,6 +14,7 @@ from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.waveform import MoonshineEmbeddingConfig, Wav2VecEmbeddingConfig
+from ...nn.graphs.layers import GraphLayersConfig
 from ...nn.sparse.bigbird import BigBirdMask
 from ..baselines.tfidf import TfidfConfig
 from ..config import EncoderDecoderConfig, SequenceConfig
@@ -21,8 +22,10 @@ from ..detection import DetectionConfig
 from ..dual_encoder import DualEncoderConfig
 from ..ensemble import EnsembleModel
 from ..graph_attention import GATConfig
+from ..graph_encoder import GraphEncoderConfig
 from ..interfaces import EmbeddingConfig
 from ..model import Model
+from ..table import TableConfig
 
 BATCH, TOKENS, TARGETS, FRAMES, NODES, SAMPLES = 3, 13, 7, 40, 11, 4000
 
@@ -55,13 +58,34 @@ def make_example_inputs(model: Model) -> dict[str, Tensor]:
     if isinstance(config, DetectionConfig):
         return {"images": torch.randn(BATCH, 3, 64, 96, generator=generator)}
     if isinstance(config, GATConfig):
-        there = torch.arange(NODES)
-        edges = torch.stack([torch.cat([there, there]), torch.cat([there, (there + 1) % NODES])])
-        return {"nodes": torch.randn(NODES, config.features, generator=generator), "edges": edges}
+        return graph_inputs(config.features, config.edge_features, generator)
+    if isinstance(config, GraphEncoderConfig):
+        edge_features = config.stack.edge_features if isinstance(config.stack, GraphLayersConfig) else 0
+        inputs = graph_inputs(config.features, edge_features, generator)
+        return inputs if config.head.per_token else {**inputs, "sizes": torch.tensor([NODES - 4, 4])}
+    if isinstance(config, TableConfig):
+        sizes = config.embed.sizes
+        columns = [
+            torch.randint(size, (BATCH,), generator=generator).float()
+            if size
+            else torch.randn(BATCH, generator=generator)
+            for size in sizes
+        ]
+        return {"columns": torch.stack(columns, dim=1)}
     raise Unsupported(
         f"Example inputs of {type(config).__name__} are not known. Give inputs={{name: tensor}}: arguments that the "
         "model can be called with."
     )
+
+
+def graph_inputs(features: int, edge_features: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """A ring of nodes, each with edges from itself and from the one before it."""
+    there = torch.arange(NODES)
+    edges = torch.stack([torch.cat([there, there]), torch.cat([there, (there + 1) % NODES])])
+    inputs = {"nodes": torch.randn(NODES, features, generator=generator), "edges": edges}
+    if edge_features:
+        inputs["edge_features"] = torch.randn(2 * NODES, edge_features, generator=generator)
+    return inputs
 
 
 def embedding_inputs(embed: EmbeddingConfig, generator: torch.Generator, tokens: int = TOKENS) -> dict[str, Tensor]:

@@ -62,5 +62,5 @@ class ColumnEmbedding(Embedding):
         numbers = torch.where(absent[..., None], self.missing, columns[..., None] * self.weight)
         rows = (torch.where(is_number, 0.0, columns).long() + starts).clamp(max=len(self.categories) - 1)
         tokens = torch.where(is_number[:, None], numbers, self.categories[rows])  # [batch, columns, dim]
-        first = self.first.expand(len(columns), 1, -1)
+        first = self.first.expand(columns.shape[0], 1, -1)  # len() would be a constant in a traced graph
         return self.dropout(torch.cat([first, tokens + self.bias], dim=1))

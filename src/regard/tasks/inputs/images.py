@@ -38,6 +38,28 @@ SAMPLE = 1000
 """Training images from which size, mean and deviation are computed."""
 
 DEFAULT_SIZE = 64
+MAX_FEW = 10_000
+"""Images up to which convolutions stand below attention by default."""
+PATCHES, LARGEST_PATCH = ((16, 2), (64, 4), (128, 8)), 16
+"""Sides of an image below which its patches have that side."""
+IMAGE_PASSES = 30_000
+"""Images that are read in all epochs."""
+EPOCHS = (5, 30)
+"""Fewest and most epochs of a run."""
+FEW_IMAGES: dict[str, str | float] = {
+    "model": "cnn+attention",
+    "positions": "none",
+    "dim": 64,
+    "layers": 1,
+    "shift": 1,
+    "label_smoothing": 0.1,
+    "ema": 0.99,
+    "schedule": "cosine",
+    "learning_rate": 2e-3,
+    "warmup": 50,
+    "batch_size": 32,
+}
+"""Settings of a model that is trained on few images."""
 """Height and width for images of different sizes, unless image_size is set."""
 
 
@@ -185,8 +207,23 @@ class ImageInputs:
             "channels": len(self.mean),
             "sizes": {f"{height} × {width}": count for (height, width), count in sizes.most_common(5)},
             "read as": f"{self.size[0]} × {self.size[1]}, {self.tokens} patches",
-            "mean": ", ".join(f"{value:.3f}" for value in self.mean),
+            "mean of pixels": ", ".join(f"{value:.3f}" for value in self.mean),
         }
+
+
+def suggest_settings(examples: Sequence[LabelledImage], settings: ClassifySettings) -> dict[str, str | float]:
+    """Settings of a model for few images, by name; none for many, or where patches or pooling are not the defaults.
+
+    Convolutions that halve the image stand below attention: patches are too many things to learn from few images.
+    """
+    usual = type(settings)()
+    chosen = (settings.patch_size, settings.pool) != (usual.patch_size, usual.pool)
+    if chosen or len(examples) > MAX_FEW:
+        return {}
+    size = min(load_image(examples[0].image).shape[1:]) if settings.image_size is None else settings.image_size
+    patch = next((patch for limit, patch in PATCHES if size < limit), LARGEST_PATCH)
+    epochs = min(EPOCHS[1], max(EPOCHS[0], IMAGE_PASSES // len(examples)))
+    return {**FEW_IMAGES, "patch_size": patch, "epochs": epochs}
 
 
 def choose_size(sample: Sequence[Tensor], settings: ClassifySettings | MatchSettings) -> tuple[int, int]:

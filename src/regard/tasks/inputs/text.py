@@ -125,10 +125,10 @@ class TextInputs:
         return inputs
 
     def as_dict(self) -> JsonObject:
-        if self.subwords is not None:
-            return {"vector_dim": None, "subwords": {"max_length": self.subwords.max_length}}
-        features = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
         ngrams = {} if self.ngrams is None else {"ngrams": self.ngrams.as_dict()}
+        if self.subwords is not None:
+            return {"vector_dim": None, "subwords": {"max_length": self.subwords.max_length}, **ngrams}
+        features = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
         return {"vector_dim": self.vector_dim, **features, **ngrams}
 
     @classmethod
@@ -139,10 +139,11 @@ class TextInputs:
         if "subwords" in data:
             from ..pretrained.texts import SubwordTexts
 
-            return cls(settings, tokenizer, subwords=SubwordTexts(tokenizer, data["subwords"]["max_length"]))
-        saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
-        features = None if saved is None else WordFeatures.from_dict(saved, *sizes)
-        inputs = cls(settings, tokenizer, data["vector_dim"], word_features=features)
+            inputs = cls(settings, tokenizer, subwords=SubwordTexts(tokenizer, data["subwords"]["max_length"]))
+        else:
+            saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
+            features = None if saved is None else WordFeatures.from_dict(saved, *sizes)
+            inputs = cls(settings, tokenizer, data["vector_dim"], word_features=features)
         inputs.ngrams = NgramVocabulary.from_dict(data["ngrams"]) if "ngrams" in data else None
         return inputs
 

@@ -95,13 +95,14 @@ class SubwordTexts:
             finally:
                 backend.no_truncation()
 
-    def pad_batch(self, batch: Batch) -> Batch:
-        """The batch padded to few shapes for CUDA graphs: 32 rows and 16 tokens, or multiples of them.
+    def pad_batch(self, batch: Batch, models: int = 1) -> Batch:
+        """The batch padded to few shapes for CUDA graphs: 32 rows for each model and 16 tokens, or multiples of them.
 
         Words and their features are padded to as many columns as there are tokens.
         """
         fills = {"tokens": self.fill, "words": -1, "labels": IGNORED}
-        rows, tokens = (-(-size // step) * step for size, step in zip(batch["tokens"].shape, (32, 16), strict=True))
+        sizes = zip(batch["tokens"].shape, (32 * models, 16), strict=True)
+        rows, tokens = (-(-size // step) * step for size, step in sizes)
         padded = {}
         for name, x in batch.items():
             added = [0, 0] * (x.dim() - 2) + ([0, tokens - x.shape[1]] if x.dim() > 1 else []) + [0, rows - x.shape[0]]

@@ -75,7 +75,11 @@ class Tabular(Task[TableSettings, FeatureRow, FeatureRow]):
         self._target = target
         self.training_rows: Sequence[FeatureRow] = ()
         self.baseline: Scores | None = None
-        self.encoded: TensorCache[FeatureRow] = TensorCache(lambda row: features.encode([row.values])[0])
+        self.encoded: TensorCache[FeatureRow] = TensorCache(self.encode_row)
+
+    def encode_row(self, row: FeatureRow) -> Tensor:
+        """The columns of a row as numbers."""
+        return self.features.encode([row.values])[0]
 
     @property
     def target(self) -> InputTarget:

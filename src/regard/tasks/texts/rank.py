@@ -10,7 +10,14 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ...data.annotations.pairs import CANDIDATES_NAMES, FIRST_NAMES, LabelledPair, read_rankings
+from ...data.annotations.pairs import (
+    CANDIDATES_NAMES,
+    FIRST_NAMES,
+    NEGATIVE_NAMES,
+    POSITIVE_NAMES,
+    LabelledPair,
+    read_rankings,
+)
 from ...data.reading import Reading, split
 from ...settings import setting
 from ..losses.targets import ClassTarget, to_number
@@ -87,11 +94,23 @@ class Rank(TextPairs):
         """The query and the candidates of an input."""
         given = parse_object(given)
         if isinstance(given, Mapping):
-            candidates = next((given[name] for name in CANDIDATES_NAMES if name in given), None)
-            if isinstance(candidates, str) and candidates.lstrip().startswith("["):
-                candidates = json.loads(candidates)
+            candidates = candidates_in(given, CANDIDATES_NAMES)
+            if candidates is None:
+                lists = [candidates_in(given, names) for names in (POSITIVE_NAMES, NEGATIVE_NAMES)]
+                candidates = [text for own in lists if own is not None for text in own] or None
             query = next((given[name] for name in (self.settings.first, *FIRST_NAMES) if name in given), None)
-            if isinstance(candidates, list) and isinstance(query, str):
-                return query, [str(text) for text in candidates]
+            if candidates is not None and isinstance(query, str):
+                return query, candidates
         example = self.inputs.example_of(given)
         return example.first, [example.second]
+
+
+def candidates_in(given: Mapping[str, object], names: Sequence[str]) -> list[str] | None:
+    """The texts under one of these names: a list, also as JSON, or one text; None where there is none."""
+    value = next((given[name] for name in names if name in given), None)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.lstrip().startswith("[") else [value]
+        except ValueError:  # a text that begins with a bracket
+            value = [value]
+    return [str(text) for text in value] if isinstance(value, list) else None

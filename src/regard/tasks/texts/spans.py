@@ -20,7 +20,6 @@ from ...errors import BadInput
 from ...models.tokenizers.tokenizer import Tokenizer
 from ...settings import setting
 from ..inputs.cache import MethodCache
-from ..inputs.given import as_text
 from ..inputs.words.boundaries import OUTSIDE, boundary_labels, places_of
 from ..inputs.words.characters import CharacterFeatures
 from ..inputs.words.features import WordFeatures
@@ -175,8 +174,8 @@ class SpanTagger(TokenTagger[SpannedText]):
 
     def predict(self, model: nn.Module, inputs: Sequence[object]) -> list[Spans]:
         """The spans of each text, by the offsets of their characters."""
-        texts = [as_text(given) for given in inputs]
-        return self.find_spans(model, texts, [self.token_spans(text) for text in texts])
+        texts, spans = zip(*map(self.text_and_spans, inputs), strict=True) if inputs else ((), ())
+        return self.find_spans(model, texts, spans)
 
     def describe(self, examples: Sequence[SpannedText]) -> JsonObject:
         """Facts that `check` shows: those of tokens, and the labels of spans."""

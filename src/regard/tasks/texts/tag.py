@@ -17,7 +17,6 @@ from ...data.json_values import JsonObject
 from ...data.reading import Reading
 from ...data.tagged import Tagged, read_tagged
 from ...errors import BadInput
-from ..inputs.given import as_text
 from ..inputs.words.boundaries import join_characters, split_words
 from ..metrics.segmentation import segmentation_scores
 from ..results import Tagging
@@ -95,10 +94,10 @@ class Tag(TokenTagger[Tagged]):
 
     def predict(self, model: nn.Module, inputs: Sequence[object]) -> list[Tagging]:
         """Words and tags of each text; words are split as in the training data, or found in unsegmented text."""
-        texts = [as_text(given) for given in inputs]
+        given = [self.text_and_spans(item) for item in inputs]
         if self.word_features is None:
-            return [Tagging(sentence.words, sentence.tags) for sentence in self.tag_texts(model, texts)]
-        rows = [[text[start:end] for start, end in self.token_spans(text)] for text in texts]
+            return [Tagging(s.words, s.tags) for s in self.tag_texts(model, [text for text, _ in given])]
+        rows = [[text[start:end] for start, end in spans] for text, spans in given]
         return [Tagging(tuple(words), tuple(tags)) for words, tags in zip(rows, self.tag(model, rows), strict=True)]
 
     def describe(self, examples: Sequence[Tagged]) -> JsonObject:

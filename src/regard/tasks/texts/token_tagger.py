@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
@@ -17,13 +18,15 @@ from torch.nn import functional
 
 from ...data.batching import batch_by_size
 from ...data.json_values import JsonObject, ParsedObject
-from ...data.tagged import Tagged
+from ...data.tagged import Tagged, read_words
 from ...data.text import read_lines
+from ...errors import BadInput
 from ...models.config import SequenceConfig
 from ...models.heads import IGNORED, ClassificationHeadConfig
 from ...models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ...settings import Settings, setting
 from ..architecture import Architecture, stack_of
+from ..inputs.given import as_text
 from ..inputs.words.boundaries import best_labels, boundary_labels
 from ..inputs.words.characters import CharacterFeatures
 from ..inputs.words.features import WordFeatures
@@ -276,6 +279,25 @@ class TokenTagger(Task[TagSettings, E, E], Generic[E]):
         if self.splitter is not None:
             return self.splitter.spans(text)
         return [match.span() for match in re.finditer(r"\S", text)]
+
+    def text_and_spans(self, given: object) -> tuple[str, list[tuple[int, int]]]:
+        """The text of an input and the characters of each token; of {"words": […]} each word is a token."""
+        words = given.get("words") if isinstance(given, Mapping) else None
+        if not isinstance(words, list | tuple):
+            text = as_text(given)
+            return text, self.token_spans(text)
+        if not words or not all(isinstance(word, str) and word.strip() for word in words):
+            raise BadInput(f"The words are {words!r:.60}; wanted a list of words, none of them empty.")
+        if self.splitter is None:
+            text = "".join(words)
+            return text, self.token_spans(text)
+        ends = list(accumulate(len(word) + 1 for word in words))
+        return " ".join(words), [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+
+    def sentences_of(self, path: Path) -> Sequence[Sequence[str]] | None:
+        """The sentences of a file in the form of the training data: CoNLL-U, lists of words, or words with tags."""
+        known = {"O", *self.tags}
+        return read_words(path, lambda tag: tag in known or tag.partition("-")[2] in known)
 
     def text_inputs(self, text: str) -> Batch:
         return self.inputs([[text[start:end] for start, end in self.token_spans(text)]])
