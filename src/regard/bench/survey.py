@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -173,7 +173,10 @@ def run_ours(a: Arguments) -> Tensor:
 
 
 def alternatives(a: Arguments, device: str, compiled: bool) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """What a user would write instead, by name. Masks and biases are made beforehand and not timed."""
+    """What a user would write instead, by name. Masks and biases are made beforehand and not timed.
+
+    Only a bias that is being learned is made in each call, which gives its table a gradient as ours does.
+    """
     call = a.call
     pairs = call.batch * call.heads * call.queries * call.keys
     if call.score == "Dot":
@@ -193,7 +196,7 @@ def alternatives(a: Arguments, device: str, compiled: bool) -> Iterator[tuple[st
         if (dense := dense_mask(a)) is not None:
             yield (
                 "SDPA, mask tensor",
-                lambda: scaled_dot_product_attention(a.q, a.k, a.v, attn_mask=dense, enable_gqa=grouped),
+                lambda: scaled_dot_product_attention(a.q, a.k, a.v, attn_mask=dense(), enable_gqa=grouped),
             )
         if device == "cuda" and compiled and min(call.queries, call.keys) >= FLEX_TOKENS and call.position != "T5Bias":
             yield "FlexAttention", make_flex(a)
@@ -214,8 +217,8 @@ def additive_formula(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, allowed: T
     return scores.softmax(-1) @ v
 
 
-def dense_mask(a: Arguments) -> Tensor | None:
-    """Mask and bias as one tensor, as SDPA takes them; None where it would be too large."""
+def dense_mask(a: Arguments) -> Callable[[], Tensor] | None:
+    """Makes mask and bias as one tensor, as SDPA takes them; None where it would be too large."""
     call = a.call
     by_batch = call.batch if call.mask in ("lengths", "documents") else 1
     by_head = call.heads if call.position != "none" else 1
@@ -225,10 +228,18 @@ def dense_mask(a: Arguments) -> Tensor | None:
         made = make_call(a.q, a.k, a.v, **a.parts)
         i, j = made.grid.indices()
         allowed = made.mask.permits(i, j, made.grid)
-        if call.position == "none":
-            return allowed
+    if call.position == "none":
+        return lambda: allowed
+
+    def make() -> Tensor:
         bias = made.position.score_bias(made.q, made.k, 1.0, i - j).to(a.q.dtype)  # type: ignore[union-attr]
         return bias.expand(1, -1, -1, -1).masked_fill(~allowed, -torch.inf)
+
+    if call.trains and call.position in ("T5Bias", "Bias"):
+        return make
+    with torch.no_grad():
+        bias = make()
+    return lambda: bias
 
 
 def make_flex(a: Arguments) -> Callable[[], Tensor]:
@@ -334,14 +345,15 @@ def turns(calls: dict[str, Call], device: str, budget: float) -> dict[str, float
 
 
 def time_calls(call: Call, count: int, device: str) -> float:
-    """Mean seconds of `count` calls in a row."""
+    """Mean seconds of `count` calls in a row; of one thread of a CPU those that it had the processor."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    clock = process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
     wait()
-    start = perf_counter()
+    start = clock()
     for _ in range(count):
         call()
     wait()
-    return (perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 @dataclass
@@ -366,6 +378,7 @@ class Survey:
             "versions": machine.versions(),
             "date": datetime.now(UTC).date().isoformat(),
             "command": f"regard bench --survey --calls {len(self.rows) + len(self.failed)} --seed {self.seed}",
+            "threads": torch.get_num_threads(),
             "quantiles": {name: round(self.quantile(x), 3) for name, x in QUANTILES.items()},
             "failed": self.failed,
             "rows": [asdict(row) | {"ratio": round(row.ratio, 3), "fastest": row.fastest} for row in self.rows],
