@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import regard as rg
-from regard.bench.differential.check_kernels import make_case, run_calls, usable_backends
+from regard.bench.differential.check_kernels import CallSource, make_case, run_calls, usable_backends
 from regard.cli import app
 
 
@@ -31,12 +31,12 @@ def test_a_wrong_backend_is_found_with_its_call(monkeypatch: pytest.MonkeyPatch)
         return output if backend == "reference" else output * 1.001 + 1e-3
 
     monkeypatch.setattr(rg, "attend", attend_off_by_little)
-    report = run_calls(4, 0.0, 0, "cpu")
+    report = run_calls(CallSource(0, "cpu"), 4)
     assert report.failed and "--first 0 --calls 1" in report.failures[0] and "blockwise" in " ".join(report.failures)
 
 
 def test_a_call_is_a_function_of_seed_and_number() -> None:
-    first, again, other = make_case(5, 7, "cpu"), make_case(5, 7, "cpu"), make_case(6, 7, "cpu")
+    first, again, other = (make_case(CallSource(seed, "cpu"), 7) for seed in (5, 5, 6))
     assert str(first) == str(again) and torch.equal(first.q, again.q)
     assert str(first) != str(other)
     assert usable_backends(first, "cpu") == usable_backends(again, "cpu")

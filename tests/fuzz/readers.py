@@ -212,11 +212,14 @@ def main() -> None:
     heads = ("inputs", "read", "faults", "foreign", "guarded", "crashes")
     print(f"{'family':24}" + "".join(f"{head:>9}" for head in heads) + f"{'slow':>7}{'max s':>9}{'MiB':>9}", flush=True)
     for name in names:
-        report = reports.setdefault(name, Report())
-        while report.inputs < given.inputs:
-            report.add(run_family(name, given.first + report.inputs, min(PART, given.inputs - report.inputs)))
-            write_reports(given.out, reports)
-            print(f"{name}: {report.inputs:,} of {given.inputs:,}", end="\r", file=sys.stderr, flush=True)
+        reports.setdefault(name, Report())
+    while waiting := [name for name in names if reports[name].inputs < given.inputs]:
+        name = min(waiting, key=lambda name: reports[name].inputs)  # a run that is stopped has as many of each family
+        report = reports[name]
+        report.add(run_family(name, given.first + report.inputs, min(PART, given.inputs - report.inputs)))
+        write_reports(given.out, reports)
+        print(f"{name}: {report.inputs:,} of {given.inputs:,}", end="\r", file=sys.stderr, flush=True)
+    for name, report in ((name, reports[name]) for name in names):
         print(format_row(name, report), flush=True)
         for kind, example in report.examples.items():
             print(f"    {kind}: input {example}", flush=True)
