@@ -22,7 +22,7 @@ from ...terminal import Debug, Json, print_message, print_result, report_errors,
 from .coverage import Coverage
 
 PROGRESS_SECONDS = 30
-MAX_FAILURES = 20
+MAX_FAILURES = 50
 """Failures that a process reports; the others are counted."""
 
 
@@ -175,46 +175,42 @@ def run_processes(
 ) -> KernelReport:
     """`run_calls` in several processes, each with every so-manieth kind; one that dies is a failure."""
     context = multiprocessing.get_context("spawn")
-    receivers: dict[Connection, int] = {}
-    workers = []
+    workers, waiting = [], list[Connection]()
     for process in range(processes):
         receiver, sender = context.Pipe(duplex=False)
         arguments = (sender, source, calls, minutes, first, process, processes)
         workers.append(context.Process(target=run_worker, args=arguments))
         workers[-1].start()
         sender.close()
-        receivers[receiver] = process
-    latest: dict[int, KernelReport] = {}
-    merged, waiting, done = new_report(source, first, processes), dict(receivers), set[int]()
+        waiting.append(receiver)
+    latest: dict[Connection, KernelReport] = {}
+    merged = new_report(source, first, processes)
     while waiting:
-        for receiver in wait(list(waiting)):
+        for receiver in [x for x in wait(waiting) if isinstance(x, Connection)]:
             try:
-                latest[waiting[receiver]], finished = receiver.recv()  # type: ignore[union-attr]
-                done |= {waiting[receiver]} if finished else set()
+                latest[receiver] = receiver.recv()
             except EOFError:
-                del waiting[receiver]  # type: ignore[arg-type]
+                waiting.remove(receiver)
         merged = new_report(source, first, processes)
         for report in latest.values():
             merged.add(report)
         report_progress(merged)
-    for process, worker in enumerate(workers):
+    for worker in workers:
         worker.join()
-        if process not in done:
-            share = f"--processes {processes}"
-            merged.add_failure(f"process {process} died with status {worker.exitcode}", f"{source.command(first)} {share}")
+        if worker.exitcode:
+            again = f"{source.command(first)} --processes {processes}"
+            merged.add_failure(f"a process died with status {worker.exitcode}", again)
     return merged
 
 
 def run_worker(
     sender: Connection, source: CallSource, calls: int, minutes: float, first: int, process: int, processes: int
 ) -> None:
-    """Send the report of `run_calls` so far now and then, and whether it is whole."""
+    """Send the report of `run_calls`, and before that what there is of it now and then."""
     import torch
 
     torch.set_num_threads(1)
-    send = lambda report: sender.send((report, False))  # noqa: E731
-    report = run_calls(source, calls, minutes, first, send, process, processes)
-    sender.send((report, True))
+    sender.send(run_calls(source, calls, minutes, first, sender.send, process, processes))
 
 
 def run_call(report: KernelReport, source: CallSource, number: int) -> None:
@@ -302,7 +298,8 @@ def check_kernels(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     interpret: Annotated[bool, typer.Option(help="Without a GPU, also run Triton's kernels interpreted.")] = False,
     kind_calls: Annotated[
-        int, typer.Option(help="Neighbouring calls that can share compiled kernels; 100 for many calls on a GPU.", min=1)
+        int,
+        typer.Option(help="Neighbouring calls that can share compiled kernels; 100 for many calls on a GPU.", min=1),
     ] = 1,
     processes: Annotated[int, typer.Option(help="Processes that share the calls.", min=1)] = 1,
     threads: Annotated[int, typer.Option(help="Threads of the CPU, without --processes.", min=1)] = 1,

@@ -174,7 +174,10 @@ class RandomCalls:
 
     def mask_longformer(self, grid: PairGrid) -> rg.Mask:
         return rg.longformer(
-            self.free.choice([2, 8]), self.free.randrange(3), causal=self.free_chance(0.5), step=self.free.choice([1, 2])
+            self.free.choice([2, 8]),
+            self.free.randrange(3),
+            causal=self.free_chance(0.5),
+            step=self.free.choice([1, 2]),
         )
 
     def mask_bigbird(self, grid: PairGrid) -> rg.Mask:
@@ -313,7 +316,7 @@ class RandomCalls:
     def places(self, grid: PairGrid) -> rg.Places:
         """Places in any order, some of them shared; the queries' own, or those of the last keys."""
         most = max(grid.queries, grid.keys) + 5
-        draw = lambda tokens: self.whole(0, most, self.rng.choice([1, grid.batch]), tokens)  # noqa: E731
+        draw = lambda tokens: self.whole(0, most, self.free.choice([1, grid.batch]), tokens)  # noqa: E731
         keys = draw(grid.keys).sort(1).values if self.free_chance(0.5) else draw(grid.keys)
         keys = keys[0] if self.chance(0.2) else keys
         return rg.Places(keys, draw(grid.queries) if grid.queries > grid.keys or self.free_chance(0.5) else None)
