@@ -53,6 +53,12 @@ class DotConfig(NamedTuple):
     placed: PlacedTable | None = None  # where parts by distance are read at explicit places
 
     @property
+    def plain(self) -> bool:
+        """Whether there are no parts besides dot products, a mask and a float32 output."""
+        parts = (self.rel_bias, self.rel_vectors, self.sink, self.pairs, self.cap, self.placed, self.dropout)
+        return not any(parts) and self.exact_output
+
+    @property
     def origin(self) -> int:
         """The entry of distance 0, or of j − row = 0 along a line."""
         # so that shifted copies of a line lose nothing
@@ -84,6 +90,8 @@ class DotConfig(NamedTuple):
         """The tile shape for these types and sizes."""
         widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
         shape = (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
+        if self.pairs is not None and shape.registers:
+            shape = shape._replace(registers=0)  # their tiles need more
         # Vectors for keys are two more tiles in shared memory, which then holds fewer steps ahead.
         return shape._replace(stages=max(shape.stages - 1, 1)) if self.key_vectors else shape
 
