@@ -50,6 +50,8 @@ SLOW, LARGE = 5.0, 1024.0
 """Seconds of the processor for an input, and MiB of memory that a family may take beyond its start."""
 BATCH, PART = 1000, 2000
 """Inputs of a subprocess, and inputs after which the results are written."""
+ADDRESSES = 8 << 30
+"""Bytes that a subprocess may ask for: an input that asks for more is over the limit, and the machine goes on."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A file system in memory, where there is one: most of a small input's time is otherwise its file."""
 
@@ -156,6 +158,7 @@ def run_inputs(name: str, first: int, count: int) -> Report:
 def run_worker(name: str, first: int, count: int, connection: Any, progress: Any) -> None:
     """`run_inputs` in a subprocess; `progress` is the number of the input that is read."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     family, report = families()[name], Report()
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, open(os.devnull, "w") as silence:
         warm_up(family, Path(folder))
