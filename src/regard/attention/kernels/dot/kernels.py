@@ -232,7 +232,7 @@ def forward_kernel(
             if EXACT:
                 b_o = tl.dot((b_p - b_p.to(b_v.dtype).to(tl.float32)).to(b_v.dtype), b_v, b_o)
         i_first = i_end
-        if (i_first >= i_last) & (again == 0):
+        if (i_first >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not all_finite(b_o):
                 i_first, again = i_start, 1
                 b_m = tl.full([BM], MAX_INIT, tl.float32)
@@ -430,7 +430,7 @@ def dq_kernel(
                 b_ds *= b_slope
             b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
         i_at = i_end
-        if (i_at >= i_last) & (again == 0):
+        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not all_finite(b_dq):
                 i_at, again = i_first, 1
                 b_dq = tl.zeros([BM, BD], tl.float32)
@@ -575,7 +575,7 @@ def dkdv_kernel(
         i_at = i_end
         if i_at >= i_last:
             i_head, i_at = i_head + 1, i_first
-        if (i_head >= HEADS) & (again == 0):
+        if (i_head >= HEADS) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not (all_finite(b_dk) & all_finite(b_dv)):
                 i_head, again = 0, 1
                 if REL_VECTORS:  # ds is read with other keys and queries
@@ -673,7 +673,7 @@ def d_rel_bias_kernel(
         i_at = i_end
         if i_at >= i_last:
             i_batch, i_at = i_batch + 1, i_first
-        if (i_batch >= batches) & (again == 0):
+        if (i_batch >= batches) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not all_finite(b_sum):
                 i_batch, again = 0, 1
                 b_sum = tl.zeros([BM, BN], tl.float32)
@@ -834,7 +834,7 @@ def dq_relative_kernel(
                 b_drel_q = tl.dot(b_low.to(b_ds.dtype), b_lower, b_drel_q, input_precision=PRECISION)
                 b_drel_q = tl.dot(b_high.to(b_ds.dtype), b_upper, b_drel_q, input_precision=PRECISION)
         i_at = i_end
-        if (i_at >= i_last) & (again == 0):
+        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not all_finite(b_dq):
                 i_at, again = i_first, 1
                 b_dq = tl.zeros([BM, BD], tl.float32)
@@ -886,7 +886,7 @@ def d_rel_vectors_kernel(
             b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_rel_q, b_dlow, input_precision=PRECISION)
             b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_rel_q, b_dhigh, input_precision=PRECISION)
         i_at = i_end
-        if (i_at >= i_last) & (again == 0):
+        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not (all_finite(b_dlow) & all_finite(b_dhigh)):
                 i_at, again = i_first, 1
                 b_dlow = tl.zeros([BN, BD], tl.float32)
@@ -930,7 +930,7 @@ def d_key_vectors_kernel(
             b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_k, b_dlow, input_precision=PRECISION)
             b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_k, b_dhigh, input_precision=PRECISION)
         i_at = i_end
-        if (i_at >= i_last) & (again == 0):
+        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
             if not (all_finite(b_dlow) & all_finite(b_dhigh)):
                 i_at, again = i_first, 1
                 b_dlow = tl.zeros([BN, BD], tl.float32)
