@@ -26,21 +26,15 @@ COMPILING: ContextVar[list[Any] | None] = ContextVar("kernels that are compiled 
 
 
 class TileShape(NamedTuple):
-    """A tile of `rows` queries × `columns` keys, and the warps and stages of a program that computes such tiles.
-
-    A thread gets at most `registers` where that is not 0: what is rarely computed would else leave room for fewer
-    programs at a time.
-    """
+    """A tile of `rows` queries × `columns` keys, and the warps and stages of a program that computes such tiles."""
 
     rows: int
     columns: int
     warps: int
     stages: int
-    registers: int = 0
 
     def arguments(self) -> dict[str, int]:
-        limit = {"maxnreg": self.registers} if self.registers else {}
-        return {"BM": self.rows, "BN": self.columns, "num_warps": self.warps, "num_stages": self.stages} | limit
+        return {"BM": self.rows, "BN": self.columns, "num_warps": self.warps, "num_stages": self.stages}
 
 
 ShapeTable = dict[int, dict[int, TileShape]]

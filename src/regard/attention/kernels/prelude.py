@@ -58,26 +58,6 @@ def load_rows(p_x, o_n, stride_n, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def finite_rows(p_x, o_n, stride_n, D: tl.constexpr, BD: tl.constexpr):
-    """Which of the rows have neither NaN nor infinity."""
-    b_finite = tl.abs(load_rows(p_x, o_n, stride_n, D, BD).to(tl.float32)) < float("inf")
-    return tl.min(b_finite.to(tl.int32), 1) > 0
-
-
-@triton.jit
-def replace_rows(m_n, o_n):
-    """(row numbers with another row instead of those where m_n is false, whether there is another)."""
-    i_other = tl.max(tl.where(m_n, o_n, -1), 0)
-    return tl.where(m_n, o_n, i_other), i_other >= 0
-
-
-@triton.jit
-def all_finite(b_x):
-    """Whether a block has neither NaN nor infinity: 0 times either is NaN."""
-    return tl.sum(tl.sum(b_x * 0.0, 1), 0) == 0.0
-
-
-@triton.jit
 def load_rows_masked(p_x, o_n, m_n, stride_n, D: tl.constexpr, BD: tl.constexpr):
     """Rows o_n of x `[tokens, D]` as `[rows, BD]`, zeros beyond D and where m_n is false."""
     o_d = tl.arange(0, BD)

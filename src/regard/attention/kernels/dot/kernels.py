@@ -18,9 +18,7 @@ from ..prelude import (
     MAX_INIT,
     add_after_product,
     add_sink,
-    all_finite,
     dropout_mask,
-    finite_rows,
     group_index,
     hash_rows,
     head_pointer,
@@ -31,7 +29,6 @@ from ..prelude import (
     per_query,
     query_places,
     rel_bias_tile,
-    replace_rows,
     shear,
     store_rows,
     unshear,
@@ -132,9 +129,6 @@ def forward_kernel(
 
     When m grows, α = 2^(old m − new m) rescales l and the sum. Items of a split list store (m, l, Σ p·v) for
     `merge_kernel`.
-
-    A masked pair's weight of 0 times NaN or infinity is NaN. Where the sums are not finite, the tiles are walked again,
-    one by one, with other rows in the place of values that are not finite; the queries that attend to those have NaN.
     """
     i_b, i_h, i_instance, i_row, i_first, i_last, i_slot = work_item(
         p_group, p_row, p_first, p_last, p_slot, instances, heads, BY_BATCH, BY_HEAD
@@ -161,7 +155,6 @@ def forward_kernel(
     b_l = tl.zeros([BM], tl.float32)
     b_l_rounded = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BDV], tl.float32)
-    i_start, again, o_rows = i_first, 0, o_n
     # With relative vectors the list is walked in runs of neighbouring tiles, which share half of their distances.
     while i_first < i_last:
         i_end = i_last
@@ -170,21 +163,9 @@ def forward_kernel(
             i_end = tl.minimum(tl.load(p_run_end + i_first), i_last)
             p_low = p_rel_vectors + (i_next - 1) * BN * D
             b_low = tl.dot(b_rel_q, tl.trans(load_rows(p_low, o_n, D, D, BD)), input_precision=PRECISION)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_first + 1
-            o_k = tl.minimum(o_n, keys - 1 - i_next * BN)
-            m_v = finite_rows(p_v + (i_next * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
-            o_rows, another = replace_rows(m_v, o_n)
-            i_stop = i_first + another.to(tl.int32)
-            i_bits = tl.load(p_bits + i_first)
-            b_seen = tl.broadcast_to(tl.where(m_v, 0.0, float("nan"))[None, :], [BM, BN])
-            if i_bits >= 0:
-                b_seen = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_seen, 0.0)
-            b_l += tl.sum(b_seen, 1)
-        for x in range(i_first, i_stop):
+        for x in range(i_first, i_end):
             i_tile = i_next
-            i_next = next_tile(p_tile, x + 1, i_stop)
+            i_next = next_tile(p_tile, x + 1, i_end)
             i_bits = tl.load(p_bits + x)
             o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
             b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
@@ -226,19 +207,11 @@ def forward_kernel(
                 b_l_rounded = b_l_rounded * b_alpha + tl.sum(b_p.to(p_v.dtype.element_ty).to(tl.float32), 1)
             if DROPOUT:
                 b_p = tl.where(dropout_mask(b_hash, i_tile * BN + o_n, threshold, False), b_p, 0.0)
-            o_v = tl.minimum(o_rows, keys - 1 - i_tile * BN)
-            b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_v, stride_vn, DV, BDV)
+            b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
             b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_alpha[:, None], input_precision=PRECISION)
             if EXACT:
                 b_o = tl.dot((b_p - b_p.to(b_v.dtype).to(tl.float32)).to(b_v.dtype), b_v, b_o)
         i_first = i_end
-        if (i_first >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not all_finite(b_o):
-                i_first, again = i_start, 1
-                b_m = tl.full([BM], MAX_INIT, tl.float32)
-                b_l = tl.zeros([BM], tl.float32)
-                b_l_rounded = tl.zeros([BM], tl.float32)
-                b_o = tl.zeros([BM, BDV], tl.float32)
     if RENORMALIZE:
         b_o *= (b_l / tl.where(b_l_rounded > 0, b_l_rounded, 1.0))[:, None]
     if i_slot >= 0:
@@ -261,7 +234,7 @@ def store_output(
     if SINK:
         b_alpha, b_m, b_l = add_sink(p_sink, i_h, b_m, b_l)
         b_o *= b_alpha[:, None]
-    m_alive = b_l != 0  # NaN where a query attends to what is not finite
+    m_alive = b_l > 0
     b_l = tl.where(m_alive, b_l, 1.0)
     store_rows(p_o + first * DV, o_q, b_o * (keep_scale / b_l)[:, None], queries, DV, BDV)
     b_lse = tl.where(m_alive, (b_m + tl.log2(b_l)) * LN2, -float("inf"))
@@ -314,8 +287,7 @@ def delta_kernel(
 ):  # fmt: skip
     """δ = Σ o·do of each row, and its lse in base 2, +∞ where it has no allowed key so that its weights are zeros.
 
-    Both are padded to whole tiles. Rows beyond the last query are like rows without an allowed key, and so are rows
-    whose output is NaN or infinite: they have no gradient.
+    Both are padded to whole tiles; rows beyond the last query are like rows without an allowed key.
     """
     i_row, i_instance = tl.program_id(0) // instances, (tl.program_id(0) % instances).to(tl.int64)
     o_m = i_row * BM + tl.arange(0, BM)
@@ -323,10 +295,9 @@ def delta_kernel(
     b_o = load_rows(p_o + i_instance * queries * DV, o_q, DV, DV, BDV).to(tl.float32)
     b_do = load_rows(p_do + i_instance * queries * DV, o_q, DV, DV, BDV).to(tl.float32)
     b_lse = tl.load(p_lse + i_instance * queries + o_q)
-    m_finite = (tl.abs(b_lse) < float("inf")) & (tl.sum(b_o * 0.0, 1) == 0.0)
-    m_dead = ~m_finite | (o_m >= queries)
+    m_dead = (b_lse == -float("inf")) | (o_m >= queries)
     padded = tl.num_programs(0) // instances * BM
-    tl.store(p_delta + i_instance * padded + o_m, tl.where(m_finite, tl.sum(b_o * b_do, 1), 0.0))
+    tl.store(p_delta + i_instance * padded + o_m, tl.sum(b_o * b_do, 1))
     tl.store(p_lse2 + i_instance * padded + o_m, tl.where(m_dead, float("inf"), b_lse * (1.0 / LN2)))
 
 
@@ -337,12 +308,10 @@ def tile_ds(
     origin, length, scale, inv_scale, cap, threshold, keep_scale,
     BM: tl.constexpr, BN: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
     PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
-    FINITE: tl.constexpr = True,
 ):  # fmt: skip
     """ds = p · (keep·do·vᵀ − δ) of the tile with its corner at (i_m, i_n), p = 2^(s − lse2); and the cap's slope.
 
-    `b_start` is what the product starts from: relative scores, or 0. FINITE: 0 where there is no weight; else it is NaN
-    there if a key or value is not finite.
+    `b_start` is what the product starts from: relative scores, or 0.
     """
     if REL_BIAS and not CAP:
         b_s = rel_bias_tile(
@@ -363,10 +332,7 @@ def tile_ds(
     b_dp = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
     if DROPOUT:
         b_dp = tl.where(dropout_mask(b_hash, i_n + tl.arange(0, BN), threshold, False), b_dp * keep_scale, 0.0)
-    b_ds = b_p * (b_dp - b_delta[:, None])
-    if FINITE:
-        b_ds = tl.where(b_p > 0, b_ds, 0.0)
-    return b_ds, b_slope
+    return b_p * (b_dp - b_delta[:, None]), b_slope
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -381,11 +347,7 @@ def dq_kernel(
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
     PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """A work item of one row of tiles: dq = scale · Σ_j ds·k.
-
-    Where the sum is not finite, the tiles are walked again, one by one, with other rows in the place of keys and values
-    that are not finite: ds is 0 there, for a row that attends to one is like one without an allowed key.
-    """
+    """A work item of one row of tiles: dq = scale · Σ_j ds·k."""
     i_b, i_h, i_instance, i_row, i_first, i_last, i_slot = work_item(
         p_group, p_row, p_first, p_last, p_slot, instances, heads, BY_BATCH, BY_HEAD
     )
@@ -401,41 +363,24 @@ def dq_kernel(
     b_lse2, b_delta = tl.load(p_lse2 + o_lse2), tl.load(p_delta + o_lse2)
     b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries) if DROPOUT else 0
     b_dq = tl.zeros([BM, BD], tl.float32)
-    i_at, again, o_rows = i_first, 0, o_n
-    while i_at < i_last:
-        i_end, i_next = i_last, tl.load(p_tile + i_at)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_at + 1
-            o_k = tl.minimum(o_n, keys - 1 - i_next * BN)
-            m_k = finite_rows(p_k + (i_next * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            m_k &= finite_rows(p_v + (i_next * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
-            o_rows, another = replace_rows(m_k, o_n)
-            i_stop = i_at + another.to(tl.int32)
-        for x in range(i_at, i_stop):
-            i_tile = i_next
-            i_next = next_tile(p_tile, x + 1, i_stop)
-            i_bits = tl.load(p_bits + x)
-            o_k = tl.minimum(o_rows, keys - 1 - i_tile * BN)
-            b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
-            b_ds, b_slope = tile_ds(
-                0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_places, p_packed,
-                i_b, i_h, i_bits, i_row * BM, i_tile * BN, queries, keys,
-                stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
-                origin, length, scale, inv_scale, cap, threshold, keep_scale,
-                BM, BN, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS, DROPOUT, PRECISION, PAIRS, False,
-            )  # fmt: skip
-            if CAP:
-                b_ds *= b_slope
-            b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
-        i_at = i_end
-        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not all_finite(b_dq):
-                i_at, again = i_first, 1
-                b_dq = tl.zeros([BM, BD], tl.float32)
-    if again > 0:
-        b_dq = tl.where(b_lse2[:, None] == float("inf"), 0.0, b_dq)
+    i_next = next_tile(p_tile, i_first, i_last)
+    for x in range(i_first, i_last):
+        i_tile = i_next
+        i_next = next_tile(p_tile, x + 1, i_last)
+        i_bits = tl.load(p_bits + x)
+        o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
+        b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
+        b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
+        b_ds, b_slope = tile_ds(
+            0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_places, p_packed,
+            i_b, i_h, i_bits, i_row * BM, i_tile * BN, queries, keys,
+            stride_pb, stride_ph, stride_pm, stride_pn, stride_places,
+            origin, length, scale, inv_scale, cap, threshold, keep_scale,
+            BM, BN, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS, DROPOUT, PRECISION, PAIRS,
+        )  # fmt: skip
+        if CAP:
+            b_ds *= b_slope
+        b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
     if i_slot >= 0:
         store_partial(p_dq_parts, i_slot * instances + i_instance, b_dq, BM, BD)
     else:
@@ -464,9 +409,6 @@ def dkdv_kernel(
     Tiles are transposed, keys down, so that p and ds are left operands of the products as they come. With relative
     vectors they are not: `shear` rotates rows of queries; and ds goes to scratch memory, tile p_ds_base[batch and head]
     + its index in the list, for the gradients that `relative.py` computes from it.
-
-    Where a sum is not finite, the tiles are walked again, one by one, with other rows in the place of queries that are
-    not finite, which have no weights. Keys and values that are not finite have no gradient.
     """
     TRANSPOSED: tl.constexpr = not REL_VECTORS
     i_b, i_hs, i_instance, i_column, i_first, i_last, i_slot = work_item(
@@ -475,40 +417,25 @@ def dkdv_kernel(
     i_kv = i_hs * HEADS // group_size
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_k = tl.minimum(i_column * BN + o_n, keys - 1)
-    p_kh = head_pointer(p_k, i_b, i_kv, stride_kb, stride_kh)
-    p_vh = head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh)
-    b_k, b_v = load_rows(p_kh, o_k, stride_kn, D, BD), load_rows(p_vh, o_k, stride_vn, DV, BDV)
+    b_k = load_rows(head_pointer(p_k, i_b, i_kv, stride_kb, stride_kh), o_k, stride_kn, D, BD)
+    b_v = load_rows(head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh), o_k, stride_vn, DV, BDV)
     b_dk = tl.zeros([BN, BD], tl.float32)
     b_dv = tl.zeros([BN, BDV], tl.float32)
-    i_head, i_at, again, o_rows, o_own, own = 0, i_first, 0, o_m, o_k, 1
-    while i_head < HEADS:
-        i_h = i_hs * HEADS + (i_head if HEADS > 1 else 0)
+    for i_head in range(HEADS):
+        i_h = i_hs * HEADS + i_head
         first = (i_b * heads + i_h).to(tl.int64) * queries
         p_qh = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
         if REL_VECTORS:
-            b_k, b_v = load_rows(p_kh, o_own, stride_kn, D, BD), load_rows(p_vh, o_own, stride_vn, DV, BDV)
             i_ds_base = tl.load(p_ds_base + i_b * heads + i_h)
-        i_end, i_next = i_last, next_tile(p_tile, i_at, i_last)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_at + 1
-            first_row = (i_next * BM).to(tl.int64)
-            o_q = tl.minimum(o_m, queries - 1 - i_next * BM)
-            o_rows, another = replace_rows(finite_rows(p_qh + first_row * stride_qn, o_q, stride_qn, D, BD), o_m)
-            i_stop = i_at + another.to(tl.int32)
-            if REL_VECTORS:
-                i_stop = i_at + another.to(tl.int32) * own
-                p_tile_ds = p_ds + (i_ds_base + i_at) * (BM * BN) + o_m[:, None] * BN + o_n[None, :]
-                tl.store(p_tile_ds, tl.zeros([BM, BN], p_q.dtype.element_ty))
-        for x in range(i_at, i_stop):
+        i_next = next_tile(p_tile, i_first, i_last)
+        for x in range(i_first, i_last):
             i_tile = i_next
-            i_next = next_tile(p_tile, x + 1, i_stop)
+            i_next = next_tile(p_tile, x + 1, i_last)
             i_bits = tl.load(p_bits + x)
-            o_q = tl.minimum(o_rows, queries - 1 - i_tile * BM)
-            o_do = tl.minimum(o_m, queries - 1 - i_tile * BM)
+            o_q = tl.minimum(o_m, queries - 1 - i_tile * BM)
             first_row = (i_tile * BM).to(tl.int64)
             b_q = load_rows(p_qh + first_row * stride_qn, o_q, stride_qn, D, BD)
-            b_do = load_rows(p_do + (first + first_row) * DV, o_do, DV, DV, BDV)
+            b_do = load_rows(p_do + (first + first_row) * DV, o_q, DV, DV, BDV)
             o_lse2 = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_lse2 = per_query(tl.load(p_lse2 + o_lse2), TRANSPOSED)
             b_delta = per_query(tl.load(p_delta + o_lse2), TRANSPOSED)
@@ -572,21 +499,6 @@ def dkdv_kernel(
                 b_p_drop, b_ds = tl.trans(b_p_drop), tl.trans(b_ds)
             b_dv = tl.dot(b_p_drop, b_do, b_dv, input_precision=PRECISION)
             b_dk = tl.dot(b_ds, b_q, b_dk, input_precision=PRECISION)
-        i_at = i_end
-        if i_at >= i_last:
-            i_head, i_at = i_head + 1, i_first
-        if (i_head >= HEADS) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not (all_finite(b_dk) & all_finite(b_dv)):
-                i_head, again = 0, 1
-                if REL_VECTORS:  # ds is read with other keys and queries
-                    m_k = finite_rows(p_kh, o_k, stride_kn, D, BD) & finite_rows(p_vh, o_k, stride_vn, DV, BDV)
-                    o_own, another_k = replace_rows(m_k, o_k)
-                    own = another_k.to(tl.int32)
-                b_dk = tl.zeros([BN, BD], tl.float32)
-                b_dv = tl.zeros([BN, BDV], tl.float32)
-    if again > 0:
-        m_k = finite_rows(p_kh, o_k, stride_kn, D, BD) & finite_rows(p_vh, o_k, stride_vn, DV, BDV)
-        b_dk, b_dv = tl.where(m_k[:, None], b_dk, 0.0), tl.where(m_k[:, None], b_dv, 0.0)
     b_dk *= grad_scale
     b_dv *= keep_scale
     if i_slot >= 0:
@@ -615,8 +527,7 @@ def d_rel_bias_kernel(
         d rel_bias[x] = Σ_{j − i = x} ds
 
     The result is two halves of distances, low and high; neighbouring diagonals share halves. The tiles are summed as
-    they are, and only their sum is summed along its diagonals. Where it is not finite, the tiles are walked again as in
-    `dq_kernel` and `dkdv_kernel`.
+    they are, and only their sum is summed along its diagonals.
     """
     i_bs, i_h, i_instance, i_diagonal, i_first, i_last, i_slot = work_item(
         p_group, p_row, p_first, p_last, p_slot, instances, heads, BY_BATCH, BY_HEAD
@@ -625,40 +536,25 @@ def d_rel_bias_kernel(
     i_across = i_diagonal - (tile_rows - 1)
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_sum = tl.zeros([BM, BN], tl.float32)
-    i_batch, i_at, again, o_rows, o_columns = 0, i_first, 0, o_m, o_n
-    while i_batch < batches:
+    for i_batch in range(batches):
         i_b = i_bs * batches + i_batch
         first = (i_b * heads + i_h).to(tl.int64) * queries
         p_qh = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
         p_kh = head_pointer(p_k, i_b, i_kv, stride_kb, stride_kh)
         p_vh = head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh)
-        i_end, i_next = i_last, next_tile(p_tile, i_at, i_last)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_at + 1
-            i_column = i_next + i_across
-            first_row, first_column = (i_next * BM).to(tl.int64), (i_column * BN).to(tl.int64)
-            o_q = tl.minimum(o_m, queries - 1 - i_next * BM)
-            o_k = tl.minimum(o_n, keys - 1 - i_column * BN)
-            m_k = finite_rows(p_kh + first_column * stride_kn, o_k, stride_kn, D, BD)
-            m_k &= finite_rows(p_vh + first_column * stride_vn, o_k, stride_vn, DV, BDV)
-            m_q = finite_rows(p_qh + first_row * stride_qn, o_q, stride_qn, D, BD)
-            o_rows, another_q = replace_rows(m_q, o_m)
-            o_columns, another_k = replace_rows(m_k, o_n)
-            i_stop = i_at + (another_q & another_k).to(tl.int32)
-        for x in range(i_at, i_stop):
+        i_next = next_tile(p_tile, i_first, i_last)
+        for x in range(i_first, i_last):
             i_tile = i_next
-            i_next = next_tile(p_tile, x + 1, i_stop)
+            i_next = next_tile(p_tile, x + 1, i_last)
             i_bits = tl.load(p_bits + x)
             i_column = i_tile + i_across
-            o_q = tl.minimum(o_rows, queries - 1 - i_tile * BM)
-            o_do = tl.minimum(o_m, queries - 1 - i_tile * BM)
-            o_k = tl.minimum(o_columns, keys - 1 - i_column * BN)
+            o_q = tl.minimum(o_m, queries - 1 - i_tile * BM)
+            o_k = tl.minimum(o_n, keys - 1 - i_column * BN)
             first_row, first_column = (i_tile * BM).to(tl.int64), (i_column * BN).to(tl.int64)
             b_q = load_rows(p_qh + first_row * stride_qn, o_q, stride_qn, D, BD)
             b_k = load_rows(p_kh + first_column * stride_kn, o_k, stride_kn, D, BD)
             b_v = load_rows(p_vh + first_column * stride_vn, o_k, stride_vn, DV, BDV)
-            b_do = load_rows(p_do + (first + first_row) * DV, o_do, DV, DV, BDV)
+            b_do = load_rows(p_do + (first + first_row) * DV, o_q, DV, DV, BDV)
             o_lse2 = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_lse2, b_delta = tl.load(p_lse2 + o_lse2), tl.load(p_delta + o_lse2)
             b_hash = hash_rows(p_seed, i_b, i_h, i_tile * BM + o_m + keys - queries) if DROPOUT else 0
@@ -667,16 +563,9 @@ def d_rel_bias_kernel(
                 i_b, i_h, i_bits, i_tile * BM, i_column * BN, queries, keys,
                 stride_pb, stride_ph, stride_pm, stride_pn, 0,
                 origin, length, scale, inv_scale, cap, threshold, keep_scale,
-                BM, BN, REL_BIAS, CAP, PAIR_BIAS, 0, DROPOUT, PRECISION, PAIRS, False,
+                BM, BN, REL_BIAS, CAP, PAIR_BIAS, 0, DROPOUT, PRECISION, PAIRS,
             )  # fmt: skip
             b_sum += b_ds
-        i_at = i_end
-        if i_at >= i_last:
-            i_batch, i_at = i_batch + 1, i_first
-        if (i_batch >= batches) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not all_finite(b_sum):
-                i_batch, again = 0, 1
-                b_sum = tl.zeros([BM, BN], tl.float32)
     i_part = i_slot * instances + i_instance
     i_out = (i_bs * heads + i_h).to(tl.int64) * lists + i_diagonal
     b_low, b_high = unshear(b_sum, BN)
@@ -792,10 +681,7 @@ def dq_relative_kernel(
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ADD: tl.constexpr, PLACED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq and d rel_q of a work item of one row of tiles, from ds; ADD adds to the sums of earlier columns.
-
-    Where dq is not finite, the tiles are walked again as in `dq_kernel`.
-    """
+    """dq and d rel_q of a work item of one row of tiles, from ds; ADD adds to the sums of earlier columns."""
     i_b, i_h, i_bh, i_first, i_last, p_ds = relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, BM * BN)
     i_row = tl.load(p_row + tl.program_id(0))
     i_slot = tl.load(p_slot + tl.program_id(0))
@@ -804,41 +690,26 @@ def dq_relative_kernel(
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_dq = tl.zeros([BM, BD], tl.float32)
     b_drel_q = tl.zeros([BM, BD], tl.float32)
-    i_at, again, o_rows = i_first, 0, o_n
-    while i_at < i_last:
-        i_end, i_next, i_ds_next = i_last, tl.load(p_tile + i_at), tl.load(p_ds_index + i_at)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_at + 1
-            o_k = tl.minimum(o_n, keys - 1 - i_next * BN)
-            m_k = finite_rows(p_k + (i_next * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            o_rows, another = replace_rows(m_k, o_n)
-            i_stop = i_at + another.to(tl.int32)
-        for x in range(i_at, i_stop):
-            i_tile, i_ds = i_next, i_ds_next
-            i_next, i_ds_next = next_tile(p_tile, x + 1, i_stop), next_tile(p_ds_index, x + 1, i_stop)
-            b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
-            o_k = tl.minimum(o_rows, keys - 1 - i_tile * BN)
-            b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            b_dq = tl.dot(b_ds, b_k, b_dq, input_precision=PRECISION)
-            if PLACED:
-                b_i = query_places(p_places, i_b, i_row * BM + o_m, queries, stride_places)
-                b_j = key_places(p_places, i_b, i_tile * BN + o_n, queries, keys, stride_places)
-                b_drel_q = add_placed_rows(
-                    b_drel_q, b_ds, p_rel_vectors, b_i, b_j, origin, length, BN, D, BD, False, PRECISION
-                )
-            else:
-                p_high = p_rel_vectors + i_tile * BN * D
-                b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
-                b_low, b_high = unshear(b_ds.to(tl.float32), BN)
-                b_drel_q = tl.dot(b_low.to(b_ds.dtype), b_lower, b_drel_q, input_precision=PRECISION)
-                b_drel_q = tl.dot(b_high.to(b_ds.dtype), b_upper, b_drel_q, input_precision=PRECISION)
-        i_at = i_end
-        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not all_finite(b_dq):
-                i_at, again = i_first, 1
-                b_dq = tl.zeros([BM, BD], tl.float32)
-                b_drel_q = tl.zeros([BM, BD], tl.float32)
+    i_next, i_ds_next = next_tile(p_tile, i_first, i_last), next_tile(p_ds_index, i_first, i_last)
+    for x in range(i_first, i_last):
+        i_tile, i_ds = i_next, i_ds_next
+        i_next, i_ds_next = next_tile(p_tile, x + 1, i_last), next_tile(p_ds_index, x + 1, i_last)
+        b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
+        o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
+        b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
+        b_dq = tl.dot(b_ds, b_k, b_dq, input_precision=PRECISION)
+        if PLACED:
+            b_i = query_places(p_places, i_b, i_row * BM + o_m, queries, stride_places)
+            b_j = key_places(p_places, i_b, i_tile * BN + o_n, queries, keys, stride_places)
+            b_drel_q = add_placed_rows(
+                b_drel_q, b_ds, p_rel_vectors, b_i, b_j, origin, length, BN, D, BD, False, PRECISION
+            )
+        else:
+            p_high = p_rel_vectors + i_tile * BN * D
+            b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
+            b_low, b_high = unshear(b_ds.to(tl.float32), BN)
+            b_drel_q = tl.dot(b_low.to(b_ds.dtype), b_lower, b_drel_q, input_precision=PRECISION)
+            b_drel_q = tl.dot(b_high.to(b_ds.dtype), b_upper, b_drel_q, input_precision=PRECISION)
     if i_slot >= 0:
         store_partial(p_dq_parts, i_slot, b_dq, BM, BD)
         store_partial(p_drel_q_parts, i_slot, b_drel_q, BM, BD)
@@ -866,31 +737,16 @@ def d_rel_vectors_kernel(
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_dlow = tl.zeros([BN, BD], tl.float32)
     b_dhigh = tl.zeros([BN, BD], tl.float32)
-    i_at, again, o_rows = i_first, 0, o_m
-    while i_at < i_last:
-        i_end, i_next, i_ds_next = i_last, tl.load(p_tile + i_at), tl.load(p_ds_index + i_at)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_at + 1
-            o_q = tl.minimum(o_m, queries - 1 - i_next * BM)
-            m_q = finite_rows(p_rel_q + (i_next * BM).to(tl.int64) * stride_rn, o_q, stride_rn, D, BD)
-            o_rows, another = replace_rows(m_q, o_m)
-            i_stop = i_at + another.to(tl.int32)
-        for x in range(i_at, i_stop):
-            i_tile, i_ds = i_next, i_ds_next
-            i_next, i_ds_next = next_tile(p_tile, x + 1, i_stop), next_tile(p_ds_index, x + 1, i_stop)
-            b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
-            o_q = tl.minimum(o_rows, queries - 1 - i_tile * BM)
-            b_rel_q = load_rows(p_rel_q + (i_tile * BM).to(tl.int64) * stride_rn, o_q, stride_rn, D, BD)
-            b_low, b_high = unshear(b_ds.to(tl.float32), BN)
-            b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_rel_q, b_dlow, input_precision=PRECISION)
-            b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_rel_q, b_dhigh, input_precision=PRECISION)
-        i_at = i_end
-        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not (all_finite(b_dlow) & all_finite(b_dhigh)):
-                i_at, again = i_first, 1
-                b_dlow = tl.zeros([BN, BD], tl.float32)
-                b_dhigh = tl.zeros([BN, BD], tl.float32)
+    i_next, i_ds_next = next_tile(p_tile, i_first, i_last), next_tile(p_ds_index, i_first, i_last)
+    for x in range(i_first, i_last):
+        i_tile, i_ds = i_next, i_ds_next
+        i_next, i_ds_next = next_tile(p_tile, x + 1, i_last), next_tile(p_ds_index, x + 1, i_last)
+        b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
+        o_q = tl.minimum(o_m, queries - 1 - i_tile * BM)
+        b_rel_q = load_rows(p_rel_q + (i_tile * BM).to(tl.int64) * stride_rn, o_q, stride_rn, D, BD)
+        b_low, b_high = unshear(b_ds.to(tl.float32), BN)
+        b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_rel_q, b_dlow, input_precision=PRECISION)
+        b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_rel_q, b_dhigh, input_precision=PRECISION)
     p_out += tl.load(p_slot + tl.program_id(0)).to(tl.int64) * (2 * BN * D)
     store_rows(p_out, o_n, b_dlow * grad_scale, BN, D, BD)
     store_rows(p_out + BN * D, o_n, b_dhigh * grad_scale, BN, D, BD)
@@ -909,32 +765,16 @@ def d_key_vectors_kernel(
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_dlow = tl.zeros([BN, BD], tl.float32)
     b_dhigh = tl.zeros([BN, BD], tl.float32)
-    i_at, again, o_rows = i_first, 0, o_n
-    while i_at < i_last:
-        i_end, i_next, i_ds_next = i_last, tl.load(p_tile + i_at), tl.load(p_ds_index + i_at)
-        i_stop = i_end
-        if again > 0:
-            i_end = i_at + 1
-            i_column = i_next + i_across
-            o_k = tl.minimum(o_n, keys - 1 - i_column * BN)
-            m_k = finite_rows(p_k + (i_column * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            o_rows, another = replace_rows(m_k, o_n)
-            i_stop = i_at + another.to(tl.int32)
-        for x in range(i_at, i_stop):
-            i_column, i_ds = i_next + i_across, i_ds_next
-            i_next, i_ds_next = next_tile(p_tile, x + 1, i_stop), next_tile(p_ds_index, x + 1, i_stop)
-            b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
-            o_k = tl.minimum(o_rows, keys - 1 - i_column * BN)
-            b_k = load_rows(p_k + (i_column * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            b_low, b_high = unshear_keys(b_ds.to(tl.float32), BN)
-            b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_k, b_dlow, input_precision=PRECISION)
-            b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_k, b_dhigh, input_precision=PRECISION)
-        i_at = i_end
-        if (i_at >= i_last) & (again == 0):  # noqa: SIM102 - sums are read at the end alone
-            if not (all_finite(b_dlow) & all_finite(b_dhigh)):
-                i_at, again = i_first, 1
-                b_dlow = tl.zeros([BN, BD], tl.float32)
-                b_dhigh = tl.zeros([BN, BD], tl.float32)
+    i_next, i_ds_next = next_tile(p_tile, i_first, i_last), next_tile(p_ds_index, i_first, i_last)
+    for x in range(i_first, i_last):
+        i_column, i_ds = i_next + i_across, i_ds_next
+        i_next, i_ds_next = next_tile(p_tile, x + 1, i_last), next_tile(p_ds_index, x + 1, i_last)
+        b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
+        o_k = tl.minimum(o_n, keys - 1 - i_column * BN)
+        b_k = load_rows(p_k + (i_column * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
+        b_low, b_high = unshear_keys(b_ds.to(tl.float32), BN)
+        b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_k, b_dlow, input_precision=PRECISION)
+        b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_k, b_dhigh, input_precision=PRECISION)
     p_out += tl.load(p_slot + tl.program_id(0)).to(tl.int64) * (2 * BN * D)
     store_rows(p_out, o_n, b_dlow * grad_scale, BN, D, BD)
     store_rows(p_out + BN * D, o_n, b_dhigh * grad_scale, BN, D, BD)

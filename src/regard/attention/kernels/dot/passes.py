@@ -41,21 +41,21 @@ from .schedule import DotConfig, PassShapes, TileSchedule
 T = TypeVar("T")
 FORWARD = PassShapes(
     {
-        2: {64: TileShape(64, 64, 4, 2, 168), 128: TileShape(128, 128, 8, 3), 256: TileShape(128, 64, 8, 2)},
+        2: {64: TileShape(64, 64, 4, 2), 128: TileShape(128, 128, 8, 3), 256: TileShape(128, 64, 8, 2)},
         4: {64: TileShape(64, 64, 4, 1), 128: TileShape(64, 32, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
     {2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 64, 8, 2)}, 4: {64: TileShape(32, 32, 4, 1)}},
 )
 DQ = PassShapes(
     {
-        2: {64: TileShape(64, 64, 4, 3, 168), 128: TileShape(128, 64, 8, 3), 256: TileShape(64, 32, 8, 2)},
+        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(128, 64, 8, 3), 256: TileShape(64, 32, 8, 2)},
         4: {64: TileShape(64, 64, 4, 1), 128: TileShape(64, 32, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
     {},
 )
 DKDV = PassShapes(
     {
-        2: {64: TileShape(32, 64, 4, 3, 168), 128: TileShape(64, 128, 8, 3), 256: TileShape(32, 64, 8, 2)},
+        2: {64: TileShape(32, 64, 4, 3), 128: TileShape(64, 128, 8, 3), 256: TileShape(32, 64, 8, 2)},
         4: {64: TileShape(64, 64, 4, 1), 128: TileShape(32, 64, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
     {2: {64: TileShape(64, 64, 4, 2), 128: TileShape(64, 64, 8, 2)}, 4: {64: TileShape(32, 32, 4, 1)}},
@@ -67,7 +67,6 @@ D_REL_BIAS = PassShapes(
     },
     {},
 )
-PLAIN_REGISTERS = 128  # of forward's kernel without other parts than a mask
 DELTA_ROWS = 64  # rows of a program of `delta_kernel`
 PAIR_PROGRAMS = 1024  # programs that the gradient of a bias by pair should have at least
 
@@ -223,8 +222,6 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
 def forward_schedule(c: DotConfig, mask: Mask) -> TileSchedule:
     """Rows of tiles."""
     shape = c.shape(FORWARD)
-    if shape.registers and c.plain:
-        shape = shape._replace(registers=PLAIN_REGISTERS)
     tiles = tile_lists(mask, c.grid, shape.rows, shape.columns)
     ends = run_ends(tiles) if c.rel_vectors and c.placed is None else None
     return TileSchedule.over_lists(c, forward_kernel, shape, tiles, c.instances, p_run_end=ends)

@@ -53,12 +53,6 @@ class DotConfig(NamedTuple):
     placed: PlacedTable | None = None  # where parts by distance are read at explicit places
 
     @property
-    def plain(self) -> bool:
-        """Whether there are no parts besides dot products, a mask and a float32 output."""
-        parts = (self.rel_bias, self.rel_vectors, self.sink, self.pairs, self.cap, self.placed, self.dropout)
-        return not any(parts) and self.exact_output
-
-    @property
     def origin(self) -> int:
         """The entry of distance 0, or of j − row = 0 along a line."""
         # so that shifted copies of a line lose nothing
@@ -90,8 +84,8 @@ class DotConfig(NamedTuple):
         """The tile shape for these types and sizes."""
         widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
         shape = (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
-        if self.pairs is not None:  # their tiles need more registers, and shared memory for each step ahead
-            shape = shape._replace(registers=0, stages=shape.stages if widest < 128 else min(shape.stages, 2))
+        if self.pairs is not None and widest >= 128:  # their tiles take shared memory for each step ahead
+            shape = shape._replace(stages=min(shape.stages, 2))
         # Vectors for keys are two more tiles in shared memory, which then holds fewer steps ahead.
         return shape._replace(stages=max(shape.stages - 1, 1)) if self.key_vectors else shape
 
