@@ -69,6 +69,7 @@ JSON_DEPTH = Limit("json_depth", 64, "levels of nesting")
 JSON_BYTES = Limit("json_bytes", 48 * 2**20, "bytes of JSON")
 """Of a JSON file of a model, such as tokenizer.json, and of the header of a safetensors file."""
 JSON_VALUES = Limit("json_values", 4_000_000, "values of JSON")
+WORD_LETTERS = Limit("word_letters", 1024, "letters of a word")
 DIGITS = Limit("digits", 400, "characters in a number")
 NAME_LENGTH = Limit("name_length", 1024, "characters in a name")
 """Of a tensor or a word with a vector."""

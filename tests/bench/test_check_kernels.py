@@ -8,7 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 import regard as rg
-from regard.bench.differential.check_kernels import make_case, run_calls, usable_backends
+from regard.bench.differential.check_kernels import CallSource, make_case, run_calls, run_processes, usable_backends
+from regard.bench.differential.coverage import part_names
 from regard.cli import app
 
 
@@ -31,12 +32,39 @@ def test_a_wrong_backend_is_found_with_its_call(monkeypatch: pytest.MonkeyPatch)
         return output if backend == "reference" else output * 1.001 + 1e-3
 
     monkeypatch.setattr(rg, "attend", attend_off_by_little)
-    report = run_calls(4, 0.0, 0, "cpu")
+    report = run_calls(CallSource(0, "cpu"), 4)
     assert report.failed and "--first 0 --calls 1" in report.failures[0] and "blockwise" in " ".join(report.failures)
 
 
 def test_a_call_is_a_function_of_seed_and_number() -> None:
-    first, again, other = make_case(5, 7, "cpu"), make_case(5, 7, "cpu"), make_case(6, 7, "cpu")
+    first, again, other = (make_case(CallSource(seed, "cpu"), 7) for seed in (5, 5, 6))
     assert str(first) == str(again) and torch.equal(first.q, again.q)
     assert str(first) != str(other)
     assert usable_backends(first, "cpu") == usable_backends(again, "cpu")
+
+
+def test_calls_of_a_kind_share_what_kernels_are_compiled_for() -> None:
+    source = CallSource(3, "cuda", kind_calls=8)
+
+    def compiled_for(number: int) -> tuple[object, ...]:
+        case = make_case(source, number)
+        sizes = [x.shape[3] for x in (case.q, case.k, case.v)] + [case.q.shape[1], case.k.shape[1]]
+        parts = sorted({x for x in part_names(case) if not x.startswith("mask ")})
+        return parts, sizes, case.dtype, case.carried, case.layout, case.q.shape[2] == 1, case.q.shape[0] == 1
+
+    kinds = [[compiled_for(8 * kind + x) for x in range(8)] for kind in range(12)]
+    assert all(one == kind[0] for kind in kinds for one in kind)
+    assert len({str(kind[0]) for kind in kinds}) == 12
+    keys = {make_case(source, number).k.shape[2] for number in range(8)}
+    assert len(keys) > 2 and str(make_case(source, 0)) != str(make_case(source, 1))
+
+
+def test_processes_share_the_calls_by_kind() -> None:
+    source = CallSource(3, "cpu", kind_calls=2)
+    shares = [list(source.numbers(10, 9, process, 3)) for process in range(3)]
+    assert shares == [[12, 13, 18], [14, 15], [10, 11, 16, 17]]
+    report = run_processes(source, 4, 0.0, 0, 2)
+    alone = run_calls(source, 4)
+    assert report.calls == 4 and report.processes == 2 and not report.failed
+    assert report.gradients == alone.gradients and report.dtypes == alone.dtypes
+    assert report.coverage.parts == alone.coverage.parts

@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -47,8 +48,10 @@ def families() -> dict[str, Family]:
 
 SLOW, LARGE = 5.0, 1024.0
 """Seconds of the processor for an input, and MiB of memory that a family may take beyond its start."""
-BATCH, PART = 1000, 5000
+BATCH, PART = 1000, 2000
 """Inputs of a subprocess, and inputs after which the results are written."""
+ADDRESSES = 8 << 30
+"""Bytes that a subprocess may ask for: an input that asks for more is over the limit, and the machine goes on."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A file system in memory, where there is one: most of a small input's time is otherwise its file."""
 
@@ -155,6 +158,7 @@ def run_inputs(name: str, first: int, count: int) -> Report:
 def run_worker(name: str, first: int, count: int, connection: Any, progress: Any) -> None:
     """`run_inputs` in a subprocess; `progress` is the number of the input that is read."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     family, report = families()[name], Report()
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, open(os.devnull, "w") as silence:
         warm_up(family, Path(folder))
@@ -202,26 +206,49 @@ def format_row(name: str, report: Report) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=20_000, help="inputs of each family")
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many minutes; 0 is no limit")
+    parser.add_argument("--processes", type=int, default=1, help="inputs that are read at the same time")
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
     parser.add_argument("--only", action="append", help="a family; can be repeated")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
     given = parser.parse_args()
-    names = given.only or list(families())  # made here, and shared by the subprocesses
-    made = json.loads(given.out.read_text())["families"] if given.out.is_file() and not given.first else {}
-    reports = {name: Report.from_dict(made[name]) for name in names if name in made}
+    made = list(families())  # in this process, and shared by the subprocesses
+    names = given.only or made
+    earlier = json.loads(given.out.read_text())["families"] if given.out.is_file() and not given.first else {}
+    reports = {name: Report.from_dict(earlier[name]) if name in earlier else Report() for name in names}
+    run_parts(reports, given)
     heads = ("inputs", "read", "faults", "foreign", "guarded", "crashes")
     print(f"{'family':24}" + "".join(f"{head:>9}" for head in heads) + f"{'slow':>7}{'max s':>9}{'MiB':>9}", flush=True)
-    for name in names:
-        report = reports.setdefault(name, Report())
-        while report.inputs < given.inputs:
-            report.add(run_family(name, given.first + report.inputs, min(PART, given.inputs - report.inputs)))
-            write_reports(given.out, reports)
-            print(f"{name}: {report.inputs:,} of {given.inputs:,}", end="\r", file=sys.stderr, flush=True)
+    for name, report in reports.items():
         print(format_row(name, report), flush=True)
         for kind, example in report.examples.items():
             print(f"    {kind}: input {example}", flush=True)
     bad = [name for name, report in reports.items() if report.over_limits]
     sys.exit(f"over the limits: {', '.join(bad)}" if bad else 0)
+
+
+def run_parts(reports: dict[str, Report], given: argparse.Namespace) -> None:
+    """Add to each report until it has its inputs or the time is over, the shortest first, a part at a time.
+
+    So a run that is stopped has about as many inputs of each family, and the next one continues behind them.
+    """
+    start, running = time.monotonic(), dict[Future[Report], str]()
+    with ProcessPoolExecutor(given.processes, multiprocessing.get_context("fork")) as pool:
+        while True:
+            waiting = [name for name in set(reports) - set(running.values()) if reports[name].inputs < given.inputs]
+            waiting = [] if given.minutes and time.monotonic() - start >= 60 * given.minutes else waiting
+            waiting.sort(key=lambda name: reports[name].inputs)
+            for name in waiting[: given.processes - len(running)]:
+                first = given.first + reports[name].inputs
+                part = min(PART, given.inputs - reports[name].inputs)
+                running[pool.submit(run_family, name, first, part)] = name
+            if not running:
+                break
+            for part in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(part)
+                reports[name].add(part.result())
+                print(f"{name}: {reports[name].inputs:,} of {given.inputs:,}", end="\r", file=sys.stderr, flush=True)
+            write_reports(given.out, reports)
 
 
 def write_reports(path: Path, reports: dict[str, Report]) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..errors import BadInput
+
 __all__ = ["list_assets", "resolve_folder"]
 
 ASSETS = Path(__file__).parent
@@ -23,4 +25,8 @@ def list_assets() -> dict[str, Path]:
 
 def resolve_folder(name: str | Path) -> Path:
     """The folder that is meant: the one at this path or, where there is none, the shipped model of this name."""
-    return Path(name) if Path(name).exists() else list_assets().get(str(name), Path(name))
+    try:
+        exists = Path(name).exists()
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise BadInput(f"{str(name)[:80]!r} cannot be opened: {error.strerror}. Give the path of a folder.") from error
+    return Path(name) if exists else list_assets().get(str(name), Path(name))

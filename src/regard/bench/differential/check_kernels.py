@@ -2,15 +2,18 @@
 
 A call is a function of the seed and its number: random parts, masks and sizes in a random dtype. Its output and the
 gradient of every tensor that went in may be off by twice what the formula itself is off in that dtype (see `oracle`).
+On a GPU nearly every such call compiles kernels, for seconds; of calls that are drawn by kind, many share them.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +21,37 @@ from ...errors import RegardError
 from ...terminal import Debug, Json, print_message, print_result, report_errors, typer
 from .coverage import Coverage
 
-SHAPES = ((300, 500), (129, 64), (1, 700), (500, 260))
-"""Queries and keys of one call in ten, which has many tiles."""
-MAX_FAILURES = 20
-"""Failures that are reported; the others are counted."""
+PROGRESS_SECONDS = 30
+MAX_FAILURES = 50
+"""Failures that a process reports; the others are counted."""
+
+
+@dataclass(frozen=True)
+class CallSource:
+    """Where calls come from: a function of seed and number, on a device.
+
+    With `kind_calls` above 1, so many neighbouring numbers are calls of one kind: they share what kernels are compiled
+    for, and differ in sizes, batch, contents, masks, scales and seeds.
+    """
+
+    seed: int
+    device: str
+    interpreted: bool = False  # whether Triton's kernels run in its interpreter
+    kind_calls: int = 1
+
+    def numbers(self, first: int, calls: int, process: int = 0, processes: int = 1) -> Iterator[int]:
+        """The numbers of one of the processes, from `first` on, `calls` of them in all processes; 0 is no limit."""
+        number = first
+        while not calls or number < first + calls:
+            if number // self.kind_calls % processes == process:
+                yield number
+            number += 1
+
+    def command(self, number: int) -> str:
+        """The command that repeats a call."""
+        again = f"regard check-kernels --seed {self.seed} --first {number} --calls 1"
+        again += f" --kind-calls {self.kind_calls}" if self.kind_calls > 1 else ""
+        return again + (" --interpret" if self.interpreted else "")
 
 
 @dataclass
@@ -31,6 +61,11 @@ class BackendReport:
     calls: int = 0
     tensors: int = 0
     largest_share: float = 0.0
+
+    def add(self, other: BackendReport) -> None:
+        self.calls += other.calls
+        self.tensors += other.tensors
+        self.largest_share = max(self.largest_share, other.largest_share)
 
 
 @dataclass
@@ -42,6 +77,8 @@ class KernelReport:
     seed: int
     first: int
     interpreted: bool = False  # whether Triton's kernels ran in its interpreter
+    kind_calls: int = 1
+    processes: int = 1
     calls: int = 0
     gradients: int = 0
     seconds: float = 0.0
@@ -60,13 +97,24 @@ class KernelReport:
             "coverage": covered,
         }
 
-    def add_failure(self, number: int, message: str) -> None:
+    def add_failure(self, message: str, again: str) -> None:
         """Count a failure and keep its text, with the command that repeats it."""
         self.failed += 1
         if len(self.failures) < MAX_FAILURES:
-            again = f"regard check-kernels --seed {self.seed} --first {number} --calls 1"
-            again += " --interpret" if self.interpreted else ""
             self.failures.append(f"{message[:600]} ({again})")
+
+    def add(self, other: KernelReport) -> None:
+        """Add the calls of another process."""
+        self.calls += other.calls
+        self.gradients += other.gradients
+        self.seconds = max(self.seconds, other.seconds)
+        self.failed += other.failed
+        self.failures += other.failures
+        for dtype, calls in other.dtypes.items():
+            self.dtypes[dtype] = self.dtypes.get(dtype, 0) + calls
+        for name, backend in other.backends.items():
+            self.backends.setdefault(name, BackendReport()).add(backend)
+        self.coverage.merge(other.coverage)
 
     def __str__(self) -> str:
         lines = [f"{self.calls:,} random calls on {self.device} in {self.seconds:.0f} s, {self.gradients:,} gradients"]
@@ -85,42 +133,99 @@ class KernelReport:
         return "\n".join([*lines, f"{self.failed} of {tensors:,} tensors are off by more"])
 
 
-def run_calls(
-    calls: int,
-    minutes: float,
-    seed: int,
-    device: str,
-    first: int = 0,
-    report_progress: Callable[[str], None] = lambda text: None,
-    interpreted: bool = False,
-) -> KernelReport:
-    """Run calls `first`, `first` + 1, … until there are `calls` of them or the time is over, whichever is set."""
+def new_report(source: CallSource, first: int, processes: int = 1) -> KernelReport:
+    """A report without calls."""
     from ... import machine
 
-    report = KernelReport(device_name(device), machine.versions(), seed, first, interpreted)
-    start = told = time.monotonic()
-    while (not calls or report.calls < calls) and (not minutes or time.monotonic() - start < 60 * minutes):
-        run_call(report, first + report.calls, device)
+    device, versions = device_name(source.device), machine.versions()
+    return KernelReport(device, versions, source.seed, first, source.interpreted, source.kind_calls, processes)
+
+
+def run_calls(
+    source: CallSource,
+    calls: int,
+    minutes: float = 0.0,
+    first: int = 0,
+    report_progress: Callable[[KernelReport], None] = lambda report: None,
+    process: int = 0,
+    processes: int = 1,
+) -> KernelReport:
+    """Run a process's share of calls `first`, `first` + 1, … until there are `calls` or the time is over."""
+    report, start = new_report(source, first), time.monotonic()
+    reported = start
+    for number in source.numbers(first, calls, process, processes):
+        if minutes and time.monotonic() - start >= 60 * minutes:
+            break
+        run_call(report, source, number)
         report.calls += 1
         report.seconds = round(time.monotonic() - start, 1)
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
-            report_progress(f"{report.calls:,} calls, {report.failed} tensors off")
+        if time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            report_progress(report)
     return report
 
 
-def run_call(report: KernelReport, number: int, device: str) -> None:
+def run_processes(
+    source: CallSource,
+    calls: int,
+    minutes: float,
+    first: int,
+    processes: int,
+    report_progress: Callable[[KernelReport], None] = lambda report: None,
+) -> KernelReport:
+    """`run_calls` in several processes, each with every so-manieth kind; one that dies is a failure."""
+    context = multiprocessing.get_context("spawn")
+    workers, waiting = [], list[Connection]()
+    for process in range(processes):
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (sender, source, calls, minutes, first, process, processes)
+        workers.append(context.Process(target=run_worker, args=arguments))
+        workers[-1].start()
+        sender.close()
+        waiting.append(receiver)
+    latest: dict[Connection, KernelReport] = {}
+    merged = new_report(source, first, processes)
+    while waiting:
+        for receiver in [x for x in wait(waiting) if isinstance(x, Connection)]:
+            try:
+                latest[receiver] = receiver.recv()
+            except EOFError:
+                waiting.remove(receiver)
+        merged = new_report(source, first, processes)
+        for report in latest.values():
+            merged.add(report)
+        report_progress(merged)
+    for worker in workers:
+        worker.join()
+        if worker.exitcode:
+            again = f"{source.command(first)} --processes {processes}"
+            merged.add_failure(f"a process died with status {worker.exitcode}", again)
+    return merged
+
+
+def run_worker(
+    sender: Connection, source: CallSource, calls: int, minutes: float, first: int, process: int, processes: int
+) -> None:
+    """Send the report of `run_calls`, and before that what there is of it now and then."""
+    import torch
+
+    torch.set_num_threads(1)
+    sender.send(run_calls(source, calls, minutes, first, sender.send, process, processes))
+
+
+def run_call(report: KernelReport, source: CallSource, number: int) -> None:
     """Compare every backend that can run the call of this number with the oracle."""
     from .oracle import compare_backends
 
-    case = make_case(report.seed, number, device, report.interpreted)
+    device, again = source.device, source.command(number)
+    case = make_case(source, number)
     dtype = str(case.dtype).removeprefix("torch.")
     report.dtypes[dtype] = report.dtypes.get(dtype, 0) + 1
     try:
-        backends = usable_backends(case, device, report.interpreted)
+        backends = usable_backends(case, device, source.interpreted)
         comparisons = compare_backends(case, backends, device)
     except Exception as error:  # whatever a backend raises is a failure of this call
-        report.add_failure(number, f"{case}: {type(error).__name__}: {error}")
+        report.add_failure(f"{case}: {type(error).__name__}: {error}", again)
         return
     report.coverage.add(case, backends)
     for name in backends:
@@ -132,10 +237,10 @@ def run_call(report: KernelReport, number: int, device: str) -> None:
         if comparison.agrees:
             backend.largest_share = max(backend.largest_share, comparison.error / comparison.limit)
         else:
-            report.add_failure(number, f"{comparison.backend}: {case}: {comparison}")
+            report.add_failure(f"{comparison.backend}: {case}: {comparison}", again)
 
 
-def make_case(seed: int, number: int, device: str, interpreted: bool = False) -> Any:
+def make_case(source: CallSource, number: int) -> Any:
     """The random call of this number: one in ten over many tiles, two in ten graphs, the others of any kind.
 
     Half of them have a cap, a sink or a bias by pair, and a quarter explicit places.
@@ -144,13 +249,15 @@ def make_case(seed: int, number: int, device: str, interpreted: bool = False) ->
 
     from .random_calls import RandomCalls
 
-    draw = RandomCalls(f"{seed} {number}")
-    doubles = 6 if device == "cpu" else 1
-    dtypes = [torch.float64] * doubles + [torch.float32] * 3 + [torch.float16, torch.bfloat16] * (1 + (device != "cpu"))
-    dtypes = [torch.float32, torch.float16] if interpreted else dtypes  # what the interpreter computes
+    on_cpu, kind = source.device == "cpu", number // source.kind_calls
+    variant = number % source.kind_calls if source.kind_calls > 1 else None
+    draw = RandomCalls(f"{source.seed} {kind}", variant)
+    doubles = 6 if on_cpu else 1
+    dtypes = [torch.float64] * doubles + [torch.float32] * 3 + [torch.float16, torch.bfloat16] * (1 if on_cpu else 2)
+    dtypes = [torch.float32, torch.float16] if source.interpreted else dtypes  # what the interpreter computes
     dtype = draw.rng.choice(dtypes)
-    turn = number % 10
-    shape = draw.rng.choice(SHAPES) if turn == 0 else draw.sizes()
+    turn = kind % 10
+    shape = draw.sizes(many=turn == 0)
     graph = "edges" if turn in (1, 6) else "any"
     return draw.case(*shape, dtype, graph, small=turn == 0, others=turn == 2, places=turn == 3)
 
@@ -190,7 +297,12 @@ def check_kernels(
     first: Annotated[int, typer.Option(help="Number of the first call.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     interpret: Annotated[bool, typer.Option(help="Without a GPU, also run Triton's kernels interpreted.")] = False,
-    threads: Annotated[int, typer.Option(help="Threads of the CPU.", min=1)] = 1,
+    kind_calls: Annotated[
+        int,
+        typer.Option(help="Neighbouring calls that can share compiled kernels; 100 for many calls on a GPU.", min=1),
+    ] = 1,
+    processes: Annotated[int, typer.Option(help="Processes that share the calls.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of the CPU, without --processes.", min=1)] = 1,
     out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -210,7 +322,12 @@ def check_kernels(
         if interpret and chosen == "cpu":
             os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
         limit = minutes if minutes or calls else 5.0
-        report = run_calls(calls, limit, seed, chosen, first, print_message, interpret and chosen == "cpu")
+        source = CallSource(seed, chosen, interpret and chosen == "cpu", kind_calls)
+        tell = lambda report: print_message(f"{report.calls:,} calls, {report.failed} tensors off")  # noqa: E731
+        if processes > 1:
+            report = run_processes(source, calls, limit, first, processes, tell)
+        else:
+            report = run_calls(source, calls, limit, first, tell)
         if out is not None:
             out.write_text(json.dumps(report.to_json(), indent=1) + "\n", "utf8")
             print_message(f"Written to {out}")

@@ -35,6 +35,14 @@ class Coverage:
                 counts[column] = counts.get(column, 0) + 1
         self.pairs |= {(a, b) for a, b in combinations(names, 2) if a.split()[0] != b.split()[0]}
 
+    def merge(self, other: Coverage) -> None:
+        """Add what other calls have covered."""
+        for name, columns in other.parts.items():
+            counts = self.parts.setdefault(name, {})
+            for column, calls in columns.items():
+                counts[column] = counts.get(column, 0) + calls
+        self.pairs |= other.pairs
+
     def missing_pairs(self) -> list[str]:
         """Pairs of the parts seen that go together and were in no call together."""
         pairs = ((a, b) for a, b in combinations(sorted(self.parts), 2) if a.split()[0] != b.split()[0])

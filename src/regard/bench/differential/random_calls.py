@@ -14,6 +14,8 @@ from regard.attention.parts.mask import PairGrid
 from regard.bench.differential.oracle import Case
 
 SIZES = (1, 2, 7, 53)
+SHAPES = ((300, 500), (129, 64), (1, 700), (500, 260))
+"""Queries and keys of calls with many tiles."""
 
 
 class Parity(rg.Mask):
@@ -44,11 +46,17 @@ class Reach(rg.Mask):
 
 
 class RandomCalls:
-    """Random choices, all of them decided by one seed."""
+    """Random choices, all of them decided by one seed.
 
-    def __init__(self, seed: int | str):
+    With a `variant` the seed decides only what kernels are compiled for (parts, types, head dims, which sizes are
+    multiples of 16), and the variant decides the rest: sizes, batch, contents, numbers.
+    """
+
+    def __init__(self, seed: int | str, variant: int | None = None):
         self.rng = random.Random(f"regard {seed}")
-        self.generator = torch.Generator().manual_seed(self.rng.randrange(2**31))
+        self.variant = variant
+        self.free = self.rng if variant is None else random.Random(f"regard {seed} {variant}")
+        self.generator = torch.Generator().manual_seed(self.free.randrange(2**31))
 
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
@@ -57,10 +65,13 @@ class RandomCalls:
         return torch.randint(low, high, shape, generator=self.generator)
 
     def boolean(self, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=self.generator) < self.rng.choice([0.1, 0.5, 0.9])
+        return torch.rand(shape, generator=self.generator) < self.free.choice([0.1, 0.5, 0.9])
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
+
+    def free_chance(self, probability: float) -> bool:
+        return self.free.random() < probability
 
     def primitive(self, grid: PairGrid, kind: str | None = None) -> rg.Mask:
         """A mask of one kind; every kind that the library has, and three that a user wrote."""
@@ -90,44 +101,44 @@ class RandomCalls:
         return rg.Causal()
 
     def mask_window(self, grid: PairGrid) -> rg.Mask:
-        return rg.Window(self.rng.choice([0, 1, 5, 100]), self.rng.choice([0, 0, 1, 9]))
+        return rg.Window(self.free.choice([0, 1, 5, 100]), self.free.choice([0, 0, 1, 9]))
 
     def mask_dilated(self, grid: PairGrid) -> rg.Mask:
-        return rg.Dilated(self.rng.randrange(4), self.rng.randrange(4), self.rng.randrange(1, 5))
+        return rg.Dilated(self.free.randrange(4), self.free.randrange(4), self.free.randrange(1, 5))
 
     def mask_global(self, grid: PairGrid) -> rg.Mask:
-        some = sorted(self.rng.sample(range(grid.keys), min(grid.keys, self.rng.randrange(4))))
+        some = sorted(self.free.sample(range(grid.keys), min(grid.keys, self.free.randrange(4))))
         how = self.rng.randrange(4)
         if how == 0:
-            return rg.Global(self.rng.choice([0, 1, 4, 200]))
+            return rg.Global(self.free.choice([0, 1, 4, 200]))
         if how == 1:
             return rg.Global(tuple(some))
         return rg.Global(torch.tensor(some, dtype=torch.int64) if how == 2 else self.boolean(grid.batch, grid.keys))
 
     def mask_random_blocks(self, grid: PairGrid) -> rg.Mask:
-        return rg.RandomBlocks(self.rng.choice([1, 3, 16]), self.rng.randrange(4), self.rng.randrange(1000))
+        return rg.RandomBlocks(self.free.choice([1, 3, 16]), self.free.randrange(4), self.free.randrange(1000))
 
     def mask_near_blocks(self, grid: PairGrid) -> rg.Mask:
-        return rg.NearBlocks(self.rng.choice([1, 3, 16]), self.rng.randrange(3))
+        return rg.NearBlocks(self.free.choice([1, 3, 16]), self.free.randrange(3))
 
     def mask_blocks(self, grid: PairGrid) -> rg.Mask:
-        block = self.rng.choice([1, 4, 16])
+        block = self.free.choice([1, 4, 16])
         front = self.rng.choice([(), (grid.heads,), (1,), (grid.batch, grid.heads), (grid.batch, 1)])
         return rg.Blocks(self.boolean(*front, -(-grid.queries // block), -(-grid.keys // block)), block)
 
     def mask_lengths(self, grid: PairGrid) -> rg.Mask:
-        queries = self.whole(0, grid.queries + 2, grid.batch) if self.chance(0.3) else None
+        queries = self.whole(0, grid.queries + 2, grid.batch) if self.free_chance(0.3) else None
         return rg.Lengths(self.whole(0, grid.keys + 2, grid.batch), queries)
 
     def mask_documents(self, grid: PairGrid) -> rg.Mask:
         ids = self.whole(-1, 4, grid.batch, grid.keys)
-        ids = ids.sort(dim=1).values if self.chance(0.5) else ids
-        if grid.queries > grid.keys or self.chance(0.3):
+        ids = ids.sort(dim=1).values if self.free_chance(0.5) else ids
+        if grid.queries > grid.keys or self.free_chance(0.3):
             return rg.Documents(ids, self.whole(-1, 4, grid.batch, grid.queries))
         return rg.Documents(ids)
 
     def mask_edges(self, grid: PairGrid) -> rg.Mask:
-        count = self.rng.choice([0, 1, grid.queries, 3 * max(grid.queries, grid.keys)])
+        count = self.free.choice([0, 1, grid.queries, 3 * max(grid.queries, grid.keys)])
         return rg.Edges(torch.stack([self.whole(0, grid.keys, count), self.whole(0, grid.queries, count)]))
 
     def mask_pairs(self, grid: PairGrid) -> rg.Mask:
@@ -136,18 +147,18 @@ class RandomCalls:
         return rg.Pairs(self.boolean(*shape[self.rng.choice([0, 1, 2]) :]))
 
     def mask_chunked(self, grid: PairGrid) -> rg.Mask:
-        return rg.Chunked(self.rng.choice([1, 3, 16, 64]))
+        return rg.Chunked(self.free.choice([1, 3, 16, 64]))
 
     def mask_prefix(self, grid: PairGrid) -> rg.Mask:
-        lengths = self.whole(0, grid.keys + 2, grid.batch) if self.chance(0.5) else self.rng.randrange(grid.keys + 2)
+        lengths = self.whole(0, grid.keys + 2, grid.batch) if self.chance(0.5) else self.free.randrange(grid.keys + 2)
         return rg.Prefix(lengths)
 
     def mask_prefix_lm(self, grid: PairGrid) -> rg.Mask:
         return rg.Causal() | self.mask_prefix(grid)
 
     def mask_tree(self, grid: PairGrid) -> rg.Mask:
-        nodes = self.rng.randrange(min(grid.keys, 70) + 1)
-        parents = [[self.rng.randrange(-1, node) for node in range(nodes)] for _ in range(grid.batch)]
+        nodes = self.free.randrange(min(grid.keys, 70) + 1)
+        parents = [[self.free.randrange(-1, node) for node in range(nodes)] for _ in range(grid.batch)]
         form = self.rng.randrange(3)
         whole = torch.tensor(parents, dtype=torch.int64).view(grid.batch, nodes)
         return rg.Tree([tuple(parents[0]), whole[0], whole][form])
@@ -156,18 +167,21 @@ class RandomCalls:
         return Parity()
 
     def mask_stripes(self, grid: PairGrid) -> rg.Mask:
-        return Stripes(self.rng.randrange(1, 5))
+        return Stripes(self.free.randrange(1, 5))
 
     def mask_reach(self, grid: PairGrid) -> rg.Mask:
         return Reach(self.whole(0, 10, grid.batch, grid.heads))
 
     def mask_longformer(self, grid: PairGrid) -> rg.Mask:
         return rg.longformer(
-            self.rng.choice([2, 8]), self.rng.randrange(3), causal=self.chance(0.5), step=self.rng.choice([1, 2])
+            self.free.choice([2, 8]),
+            self.free.randrange(3),
+            causal=self.free_chance(0.5),
+            step=self.free.choice([1, 2]),
         )
 
     def mask_bigbird(self, grid: PairGrid) -> rg.Mask:
-        return rg.bigbird(self.rng.choice([2, 8]), random=self.rng.randrange(3), seed=self.rng.randrange(100))
+        return rg.bigbird(self.free.choice([2, 8]), random=self.free.randrange(3), seed=self.free.randrange(100))
 
     def score(self, heads: int, dim: int, key_dim: int | None = None) -> rg.Score:
         """Any score; Bilinear alone when keys differ in size from queries."""
@@ -176,14 +190,14 @@ class RandomCalls:
         weight = self.normal(heads, dim)
         scores = [
             lambda: rg.Dot(),
-            lambda: rg.Dot(scale=self.rng.choice([0.3, -0.7, 1.0, 0])),
+            lambda: rg.Dot(scale=self.free.choice([0.3, -0.7, 1.0, 0])),
             lambda: rg.Bilinear(self.normal(heads, dim, dim) / dim),
             lambda: rg.Additive(weight),
             lambda: rg.Additive(weight, activation="leaky_relu"),
             lambda: rg.Additive(weight, activation="leaky_relu", slope=0.01),
         ]
         cosines = [
-            lambda: rg.Cosine(self.rng.choice([1, 4.0, -2.5])),
+            lambda: rg.Cosine(self.free.choice([1, 4.0, -2.5])),
             lambda: rg.Cosine(self.normal(*self.rng.choice([(), (heads,)])) * 3),
         ]
         # In one dimension a cosine is a sign: its gradient is nothing but rounding.
@@ -199,7 +213,7 @@ class RandomCalls:
             lambda: rg.Alibi(self.normal(heads) * 4 / tokens),
             lambda: rg.Bias(self.normal(heads, count), zero),
             lambda: rg.T5Bias(
-                self.normal(heads, self.rng.choice([4, 9, 32])), self.chance(0.5), self.rng.choice([20, 128])
+                self.normal(heads, self.free.choice([4, 9, 32])), self.free_chance(0.5), self.free.choice([20, 128])
             ),
         ]
         vectors = [
@@ -210,31 +224,41 @@ class RandomCalls:
             lambda: self.draw_disentangled(heads, dim),
         ]
         turns = [
-            lambda: rg.Rotary(self.rng.choice([10000.0, 100.0]), self.rng.choice([None, 2]) if dim % 2 == 0 else 2)
+            lambda: rg.Rotary(self.free.choice([10000.0, 100.0]), self.rng.choice([None, 2]) if dim % 2 == 0 else 2)
         ]
         return self.rng.choice(numbers + (vectors + (turns if dim > 1 else []) if dot else []))()
 
     def draw_disentangled(self, heads: int, dim: int) -> rg.Disentangled:
         """Both terms or one of them, with a bucket for each distance or logarithmic ones."""
-        half = self.rng.choice([2, 5, 16, 40])
+        half = self.free.choice([2, 5, 16, 40])
         keys, queries = (self.normal(heads, 2 * half, dim) for _ in range(2))
         pair = self.rng.choice([(keys, queries), (keys, queries), (keys, None), (None, queries)])
-        return rg.Disentangled(*pair, self.rng.choice([None, half // 2 + 2, 64]))
+        return rg.Disentangled(*pair, self.free.choice([None, half // 2 + 2, 64]))
 
     def draw_axial_rotary(self, grid: PairGrid, dim: int) -> rg.AxialRotary:
-        """Coordinates on one to three axes, the queries' own or those of the last keys; equal sections or not."""
-        dim, axes = dim // 2 * 2, self.rng.choice([1, 2, 3])
-        draw = lambda tokens: self.whole(-5, 20, self.rng.choice([1, grid.batch]), tokens, axes)  # noqa: E731
+        """A grid, or coordinates on one to three axes, the queries' own or the last keys'; equal sections or not."""
+        dim, axes = dim // 2 * 2, self.free.choice([1, 2, 3])
+        rows = self.free.choice([n for n in range(1, grid.keys + 1) if grid.keys % n == 0])
+        if dim % 4 == 0 and grid.queries <= grid.keys and self.free_chance(0.3):
+            return rg.AxialRotary((rows, grid.keys // rows), None, 100.0, dim)
+        draw = lambda tokens: self.whole(-5, 20, self.free.choice([1, grid.batch]), tokens, axes)  # noqa: E731
         keys, own = draw(grid.keys), draw(grid.queries)
-        cuts = sorted(self.rng.randrange(dim // 2 + 1) for _ in range(axes - 1))
+        cuts = sorted(self.free.randrange(dim // 2 + 1) for _ in range(axes - 1))
         sections = tuple(b - a for a, b in zip([0, *cuts], [*cuts, dim // 2], strict=True))
-        queries = own if grid.queries > grid.keys or self.chance(0.5) else None
-        if dim % (2 * axes) == 0 and self.chance(0.5):
+        queries = own if grid.queries > grid.keys or self.free_chance(0.5) else None
+        if dim % (2 * axes) == 0 and self.free_chance(0.5):
             return rg.AxialRotary(keys, queries, 100.0, dim)
-        return rg.AxialRotary(keys, queries, 100.0, dim, sections, self.chance(0.5))
+        return rg.AxialRotary(keys, queries, 100.0, dim, sections, self.free_chance(0.5))
 
-    def sizes(self) -> tuple[int, int]:
-        return self.rng.choice(SIZES), self.rng.choice(SIZES)
+    def sizes(self, many: bool = False) -> tuple[int, int]:
+        """Queries and keys: `many` for several tiles of them, of one call in ten."""
+        if self.variant is None:
+            return self.rng.choice(SHAPES) if many else (self.rng.choice(SIZES), self.rng.choice(SIZES))
+        single, aligned = self.chance(0.25), self.chance(0.4)
+        draw = lambda low, high: 16 * self.free.randint(low, high) - (0 if aligned else self.free.choice([3, 7, 11]))  # noqa: E731
+        if single:
+            return 1, draw(1, 40 if many else 8)
+        return (draw(8, 32), draw(4, 32)) if many else (draw(1, 5), draw(1, 5))
 
     def case(
         self,
@@ -256,7 +280,10 @@ class RandomCalls:
         batch, kv_heads, group = (
             (min(size, 2) for size in (batch, kv_heads, group)) if small else (batch, kv_heads, group)
         )
-        heads, dim = kv_heads * group, self.rng.choice([2, 3, 8] if small else [1, 2, 3, 8, 8, 16, 33])
+        batch = batch if self.variant is None or batch == 1 else self.free.choice([2] if small else [2, 3])
+        dims = [2, 3, 8] if small else [1, 2, 3, 8, 8, 16, 33]
+        dims += [] if self.variant is None else [64, 64, 80, 128]
+        heads, dim = kv_heads * group, self.rng.choice(dims)
         key_dim = self.rng.choice([dim, dim, dim, dim, 5])
         score = self.score(heads, dim, key_dim)
         position = self.position(heads, dim, max(queries, keys), isinstance(score, rg.Dot))
@@ -282,17 +309,17 @@ class RandomCalls:
             dtype=dtype,
             carried=torch.float32 if half and self.chance(0.5) else None,
             layout=self.rng.choice(["plain", "by token", "by feature"]),
-            seed=self.rng.randrange(1000),
+            seed=self.free.randrange(1000),
             **rare,
         )
 
     def places(self, grid: PairGrid) -> rg.Places:
         """Places in any order, some of them shared; the queries' own, or those of the last keys."""
         most = max(grid.queries, grid.keys) + 5
-        draw = lambda tokens: self.whole(0, most, self.rng.choice([1, grid.batch]), tokens)  # noqa: E731
-        keys = draw(grid.keys).sort(1).values if self.chance(0.5) else draw(grid.keys)
+        draw = lambda tokens: self.whole(0, most, self.free.choice([1, grid.batch]), tokens)  # noqa: E731
+        keys = draw(grid.keys).sort(1).values if self.free_chance(0.5) else draw(grid.keys)
         keys = keys[0] if self.chance(0.2) else keys
-        return rg.Places(keys, draw(grid.queries) if grid.queries > grid.keys or self.chance(0.5) else None)
+        return rg.Places(keys, draw(grid.queries) if grid.queries > grid.keys or self.free_chance(0.5) else None)
 
     def edge_features(
         self,
@@ -322,7 +349,7 @@ class RandomCalls:
         shape = [size if self.chance(0.7) else 1 for size in full]
         sinks = [rg.Sink(), rg.Sink(-1.5), rg.Sink(self.normal(grid.heads) * 2)]
         all_others: dict[str, Any] = {
-            "cap": self.rng.choice([0.5, 2.0, 50.0]),
+            "cap": self.free.choice([0.5, 2.0, 50.0]),
             "sink": self.rng.choice(sinks),
             "bias": rg.PairBias(self.normal(*shape[self.rng.choice([0, 0, 1, 2]) :])),
         }

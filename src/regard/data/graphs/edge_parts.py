@@ -179,9 +179,10 @@ def read_head(path: Path, lines: list[bytes]) -> tuple[int, list[bytes], tuple[i
 
 def find_ends(names: Sequence[str]) -> tuple[int, int]:
     """The columns of sources and of targets, by their names or the first two."""
-    source = find_first(names, SOURCE_NAMES)
-    target = find_first([name for name in names if name != source], TARGET_NAMES)
-    return list(names).index(source), list(names).index(target)
+    source = list(names).index(find_first(names, SOURCE_NAMES))
+    others = [n for n in range(len(names)) if n != source]  # not by name: two columns may have the same
+    target = find_first([names[n] for n in others], TARGET_NAMES)
+    return source, next(n for n in others if names[n] == target)
 
 
 def is_whole(cell: str) -> bool:

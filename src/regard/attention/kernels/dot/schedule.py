@@ -84,6 +84,8 @@ class DotConfig(NamedTuple):
         """The tile shape for these types and sizes."""
         widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
         shape = (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
+        if self.pairs is not None and widest >= 128:  # their tiles take shared memory for each step ahead
+            shape = shape._replace(stages=min(shape.stages, 2))
         # Vectors for keys are two more tiles in shared memory, which then holds fewer steps ahead.
         return shape._replace(stages=max(shape.stages - 1, 1)) if self.key_vectors else shape
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ....data.json_values import JsonObject, ParsedObject
+from ....errors import BadInput
+from ....limits import WORD_LETTERS
 from ....nn.embeddings.words import WordEmbeddingConfig
 from ...architecture import Architecture
 
@@ -39,6 +41,8 @@ class WordFeatures:
         max_word_length: int = 20,
         counts: Counter[str] | None = None,
     ) -> None:
+        if message := WORD_LETTERS.excess(max(max_affix, char_ngrams, max_word_length)):
+            raise BadInput(f"Word features cannot be made: {message}")
         self.words, self.letters, self.features = list(words), list(letters), list(features)
         self.max_affix, self.char_ngrams, self.max_word_length = max_affix, char_ngrams, max_word_length
         self.counts = counts or Counter()
