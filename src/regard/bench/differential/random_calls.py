@@ -222,8 +222,11 @@ class RandomCalls:
         return rg.Disentangled(*pair, self.rng.choice([None, half // 2 + 2, 64]))
 
     def draw_axial_rotary(self, grid: PairGrid, dim: int) -> rg.AxialRotary:
-        """Coordinates on one to three axes, the queries' own or those of the last keys; equal sections or not."""
+        """A grid, or coordinates on one to three axes, the queries' own or the last keys'; equal sections or not."""
         dim, axes = dim // 2 * 2, self.rng.choice([1, 2, 3])
+        rows = self.rng.choice([n for n in range(1, grid.keys + 1) if grid.keys % n == 0])
+        if dim % 4 == 0 and grid.queries <= grid.keys and self.chance(0.3):
+            return rg.AxialRotary((rows, grid.keys // rows), None, 100.0, dim)
         draw = lambda tokens: self.whole(-5, 20, self.rng.choice([1, grid.batch]), tokens, axes)  # noqa: E731
         keys, own = draw(grid.keys), draw(grid.queries)
         cuts = sorted(self.rng.randrange(dim // 2 + 1) for _ in range(axes - 1))
