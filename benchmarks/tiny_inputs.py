@@ -68,14 +68,16 @@ def draw_tokens(tokens: int) -> Tensor:
 
 
 def padded_tokens(model: Any) -> list[dict[str, Tensor]]:
-    """Tokens with padding on the right, and on the left."""
+    """Tokens with padding on the right, without any and without a mask, and with padding on the left."""
     tokens, batches = draw_tokens(9), []
     for mask in (torch.arange(9) < torch.tensor([[9], [6]]), torch.arange(9) >= torch.tensor([[0], [3]])):
         inputs = {"input_ids": tokens.masked_fill(~mask, 0), "attention_mask": mask.long()}
         if getattr(model.config, "is_encoder_decoder", False):
             inputs["decoder_input_ids"] = tokens[:, :5].clone()
         batches.append(inputs)
-    return batches
+    right, left = batches
+    whole = {**{name: x for name, x in right.items() if name != "attention_mask"}, "input_ids": tokens}
+    return [right, whole, left]
 
 
 def patches(model: Any, name: str) -> dict[str, Tensor]:

@@ -97,6 +97,11 @@ def test_bert(how: str, side: str) -> None:
     assert_same("BertForMaskedLM", config, {"input_ids": batch["input_ids"]})
 
 
+def test_without_a_mask_a_module_that_does_not_say_it_is_causal_attends_to_every_key() -> None:
+    config = transformers.SplinterConfig(**TEXT, **SMALL, max_position_embeddings=37)
+    assert_same("SplinterModel", config, {"input_ids": make_padded([7, 7])["input_ids"]})
+
+
 @pytest.mark.parametrize("how", ["eager", "sdpa"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_gpt2(how: str, side: str) -> None:

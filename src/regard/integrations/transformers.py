@@ -128,7 +128,8 @@ def attention(
     layout = current_layout()
     if layout is not None:
         check_sharded(module, layout, others, position_bias)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    # masks of causal models arrive as parts; without a mask a module that says nothing of it attends to every key
+    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
     try:
         mask, bias, keys = read_mask(attention_mask, query, key, causal)
     except BadInput as error:
