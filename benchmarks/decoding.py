@@ -4,7 +4,7 @@
     python benchmarks/decoding.py --device cuda    # larger models on a GPU, results/decoding-cuda.json
     python benchmarks/decoding.py --write          # writes the tables of docs/how-to/decoding.md and .zh.md again
 
-Both read the same weights. Before anything is timed, the tokens of every cache without rounding must be those of
+Both read the same weights. Before a model is timed, the tokens of every cache without rounding must be those of
 transformers in float32. The contestants take turns, on a CPU on one thread; the table has medians over the rounds, of
 CPU time on a CPU, and what a cache of the prompt and the new tokens takes in memory. transformers does not compile.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,10 @@ MEDIUM = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1408,
 LARGE = {"num_hidden_layers": 8, "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16}
 EXACT = ("dynamic", "static", "paged")
 QUANTIZED = ("int8", "fp8")
+
+
+class WrongTokens(Exception):
+    """Caches without rounding that differ: such a model is not measured."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +113,11 @@ def list_contestants(
     return contestants | {f"Regard, {name}": run_ours(cache) for name, cache in caches.items()}
 
 
-def check_tokens(contestants: dict[str, Callable[[int], torch.Tensor]], new: int) -> None:
-    """End the run unless all caches without rounding generate the same tokens."""
+def names_that_differ(contestants: dict[str, Callable[[int], torch.Tensor]], new: int) -> list[str]:
+    """The contestants without rounding that generate other tokens than transformers' eager attention."""
     expected = contestants["transformers, eager"](new)
-    for name, generate in contestants.items():
-        if not any(kind in name for kind in QUANTIZED) and not torch.equal(generate(new), expected):
-            raise SystemExit(f"{name} generates other tokens than transformers' eager attention.")
+    exact = {name: make for name, make in contestants.items() if not any(kind in name for kind in QUANTIZED)}
+    return [name for name, generate in exact.items() if not torch.equal(generate(new), expected)]
 
 
 def measure_cache(ours: Any, tokens: torch.Tensor, config: rg.nn.CacheConfig, new: int) -> dict[str, float]:
@@ -134,7 +138,8 @@ def measure(device: str, size: str, batches: list[int], rounds: int) -> Iterator
     prompts = [torch.randint(3, 4096, (batch, setup.prompt), generator=draw).to(device) for batch in batches]
     caches = list_caches(setup, size)
     for tokens in prompts:
-        check_tokens(list_contestants(theirs, ours, tokens, caches), setup.new)
+        if wrong := names_that_differ(list_contestants(theirs, ours, tokens, caches), setup.new):
+            raise WrongTokens(f"{size}: {', '.join(wrong)} generate other tokens than transformers' eager attention.")
     theirs.to(setup.dtype)
     ours.to(setup.dtype)
     for tokens in prompts:
@@ -212,14 +217,19 @@ def main() -> None:
     if not args.write:
         torch.set_num_threads(1)
         sizes = args.sizes or list(setup.sizes)
-        rows = [
-            row for size in sizes for batch in args.batches for row in measure(args.device, size, batch, args.rounds)
-        ]
         processor = torch.cuda.get_device_name() if args.device == "cuda" else machine.processor()
-        stored = {"date": str(date.today()), "processor": processor, "versions": machine.versions(), "rows": rows}
-        ((args.out or RESULTS) / setup.result).write_text(json.dumps(stored, indent=1) + "\n", "utf8")
+        stored: dict[str, Any] = {"date": str(date.today()), "processor": processor, "versions": machine.versions()}
+        stored |= {"rows": [], "failed": []}
+        for size in sizes:
+            try:
+                stored["rows"] += list(measure(args.device, size, args.batches, args.rounds))
+            except WrongTokens as error:
+                stored["failed"].append(str(error))
+            ((args.out or RESULTS) / setup.result).write_text(json.dumps(stored, indent=1) + "\n", "utf8")
     if args.out is None:
         write_pages()
+    if not args.write and stored["failed"]:
+        sys.exit("\n".join(stored["failed"]))
 
 
 if __name__ == "__main__":
