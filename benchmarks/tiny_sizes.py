@@ -54,6 +54,8 @@ WINDOWED, CODEC, CONTEXT = (
     {"upsample_groups": 32},
     {"context_size": 8},
 )
+DEPTH = {"backbone_config": {"reshape_hidden_states": False}, "reassemble_hidden_size": 32}
+LATE_QUERIES = {"num_blocks": 1}
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite"), LATENT),
     **dict.fromkeys(("glm_moe_dsa", "longcat_flash", "minicpm3", "youtu", "esmc"), LATENT),
@@ -111,17 +113,16 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1},
     "bridgetower_vision_model": {"hidden_size": 64},
     "blip-2": {"qformer_config": {"use_qformer_text_input": True}},
-    **dict.fromkeys(
-        ("depth_anything", "prompt_depth_anything"),
-        {"backbone_config": {"reshape_hidden_states": False}, "reassemble_hidden_size": 32},
-    ),
+    **dict.fromkeys(("depth_anything", "prompt_depth_anything"), DEPTH),
     "dpt": {"is_hybrid": False, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
     "zoedepth": {"backbone_config": {"reshape_hidden_states": False}, "backbone_hidden_size": 32},
     "oneformer": {"task_seq_len": 7},
-    **dict.fromkeys(("eomt", "eomt_dinov3"), {"num_blocks": 1}),
+    **dict.fromkeys(("eomt", "eomt_dinov3"), LATE_QUERIES),
     "kosmos-2": {"latent_query_num": 4},
     "dia_decoder": {"cross_hidden_size": 32},
     "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGABZ": 6}},
+    "shieldgemma2": {"yes_token_index": 3, "no_token_index": 4},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "zaya": {"num_experts_per_tok": 1},
