@@ -37,6 +37,7 @@ WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("mamba_d_state", "mamba_d_ssm", "ssm_state_size", "hidden_size_per_layer_input"), 8),
     **dict.fromkeys(("mamba_chunk_size", "chunk_size", "laurel_rank"), 4),
     **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_headdim": 16, "mamba_expand": 2},
+    **{"index_topk": 4, "index_head_dim": 8, "index_n_heads": 2, "index_block_size": 2, "index_topk_blocks": 2},
     **{"vocab_size_per_layer_input": 61, "num_kv_shared_layers": 0, "hidden_size_global": 32, "adapter_rank": 4},
 }
 """Sizes by the names that configurations have for them; a name that a configuration does not have is left out."""
@@ -48,7 +49,6 @@ SIZES: tuple[dict[str, Any], ...] = ({**LAYERS, **IMAGES, **WIDTHS}, {**LAYERS, 
 LATENT = {"num_key_value_heads": 4}  # multi-head latent attention has keys for every head
 MIXED = {"num_hidden_layers": 4}  # every fourth layer has attention
 LOCAL_GLOBAL = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
-INDEXED = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # attention to the keys that an index finds
 WINDOWED, CODEC, CONTEXT = (
     {"window_size": 16, "fullatt_block_indexes": [1]},
     {"upsample_groups": 32},
@@ -60,9 +60,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite"), LATENT),
     **dict.fromkeys(("glm_moe_dsa", "longcat_flash", "minicpm3", "youtu", "esmc"), LATENT),
     "mistral4": {**LATENT, "head_dim": 16, "qk_head_dim": 16},
-    "mistral_large4_text": {**LATENT, **INDEXED},
+    "mistral_large4_text": LATENT,
     "glm5_next_text": {
-        **{**LATENT, **INDEXED, "index_kpool": 2, "qk_rope_head_dim": 0, "head_dim": 0, "qk_head_dim": 8},
+        **{**LATENT, "index_kpool": 2, "qk_rope_head_dim": 0, "head_dim": 0, "qk_head_dim": 8},
         **{"linear_num_heads": 4, "linear_head_dim": 8},
     },
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), MIXED),

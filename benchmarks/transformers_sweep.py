@@ -96,11 +96,11 @@ def try_family(family: Family, compiles: bool = False) -> Row:
     error = max(difference(a, b) for a, b in zip(ours, wanted, strict=True))
     if not error <= TOLERANCE:
         error = compare(as_double(tiny))
-    if not error <= TOLERANCE and not fails(tiny, "sdpa") and not compare(as_double(tiny), "sdpa") <= TOLERANCE:
-        error = compare(as_double(tiny), other="sdpa")
-        if not error <= TOLERANCE:
+    if not error <= TOLERANCE and not fails(tiny, "sdpa") and not compare(tiny, "sdpa") <= TOLERANCE:
+        to_sdpa = compare(tiny, other="sdpa")
+        if not to_sdpa <= TOLERANCE:
             return replace(row, status="unclear", reason="transformers' own sdpa differs from its eager too")
-        return replace(row, status="equal", error=error, reason="to sdpa, from which eager differs")
+        return replace(row, status="equal", error=to_sdpa, reason="to sdpa, from which eager differs")
     row = replace(row, status="equal" if error <= TOLERANCE else "differs", error=error)
     row = replace(row, weights=try_attentions(tiny), caches=try_caches(family, tiny))
     return replace(row, compiled=try_compile(tiny)) if compiles else row

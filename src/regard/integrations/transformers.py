@@ -49,6 +49,9 @@ REFUSED = {"cache": "runs on a paged cache (continuous batching)"}
 ADDS_MASKS = ("bigbird_pegasus",)
 """Families of which some layers add the mask to their scores themselves, and which therefore need numbers."""
 
+EXTENDS_MASKS = ("deepseek_v4",)
+"""Families that append what is added to the scores of further keys to the mask, which therefore is of numbers too."""
+
 
 class LazyMask(Tensor):
     """A mask part with the type of transformers' boolean `[batch, 1, queries, keys]`, without its memory.
@@ -116,13 +119,17 @@ def attention(
     position_bias: Tensor | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
     **others: object,
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention function: the output `[batch, queries, heads, value dim]`, and the weights.
 
     query, key, value are `[batch, heads or kv_heads, tokens, head_dim]`. Weights (without gradient) are returned
     when the model is called with `output_attentions=True`; None otherwise. `softcap` is a cap on scores (Gemma 2),
-    `s_aux [heads]` the logits of sinks (gpt-oss). Raises `Unsupported` for options that Regard has no part for.
+    `s_aux [heads]` the logits of sinks (gpt-oss), `indices [batch, queries, selected]` the only keys of each query
+    (DeepSeek-V3.2), `block_indices [batch, kv_heads, queries, selected]` its only blocks of keys (MiniMax M3). Raises
+    `Unsupported` for options that Regard has no part for.
     """
     check_options(module, others)
     layout = current_layout()
@@ -136,6 +143,9 @@ def attention(
         raise BadInput(
             f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
         ) from None
+    if indices is not None or block_indices is not None:
+        selected = selected_keys(module, indices, block_indices, query, key, others.get("position_ids"))
+        mask = intersect_masks([*([] if mask is None else [mask]), Pairs(selected[..., :keys])])
     key, value = key[:, :, :keys], value[:, :, :keys]
     usual = softcap is None and (scaling is None or scaling == query.shape[-1] ** -0.5)
     score = None if usual else Dot(None if scaling is None else float(scaling), cap=softcap)
@@ -208,6 +218,20 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
     return causal_from_start(queries, keys).to(q.device), None, keys
 
 
+def selected_keys(
+    module: Any, indices: Tensor | None, block_indices: Tensor | None, q: Tensor, k: Tensor, positions: Any
+) -> Tensor:
+    """The keys that an indexer selected for each query, `[batch, 1 or heads, queries, keys]`."""
+    if block_indices is not None:  # blocks of a size, and a share of the heads, that the indexer knows
+        last = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device) if positions is None else positions
+        last = last.expand(q.shape[0], -1)
+        added = module.indexer.build_block_mask(block_indices, None, k.shape[2], q.dtype, q.device, last)
+        return added if added.dtype == torch.bool else added > torch.finfo(added.dtype).min / 2
+    assert indices is not None
+    none = torch.zeros(*indices.shape[:2], k.shape[2], dtype=torch.bool, device=q.device)
+    return none.scatter(-1, indices.long(), True)[:, None]
+
+
 def split_added(added: Tensor) -> tuple[Mask | None, PairBias | None]:
     """The mask in a tensor that is added to the scores (numbers near the lowest one), and the bias in the rest."""
     allowed = added > torch.finfo(added.dtype).min / 2
@@ -262,11 +286,14 @@ def mask(
     if layout is not None:
         part = sharded_mask(layout, mask_function, attention_mask, batch_size, int(q_offset), device)
         return LazyMask(part, q_length, (batch_size, 1, q_length, q_length), device)
+    family = getattr(others.get("config"), "model_type", None)
+    if family in EXTENDS_MASKS:
+        return added_mask(make_tensor(), others["dtype"])  # type: ignore[arg-type]
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
         pairs = make_tensor()
-        adds = getattr(others.get("config"), "model_type", None) in ADDS_MASKS
-        return added_mask(pairs, others["dtype"]) if adds and pairs is not None else pairs  # type: ignore[arg-type]
+        adds = family in ADDS_MASKS and pairs is not None
+        return added_mask(pairs, others["dtype"]) if adds else pairs  # type: ignore[arg-type]
     check_dispatches(others.get("config"))
     bidirectional = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if bidirectional else int(q_offset) - kv_offset + q_length
