@@ -80,6 +80,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
         "num_kv_shared_layers": 2,
     },
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "qwen4_exp_text": {
         "num_hidden_layers": 2,

@@ -144,7 +144,11 @@ def attention(
             f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
         ) from None
     if indices is not None or block_indices is not None:
-        selected = selected_keys(module, indices, block_indices, query, key, others.get("position_ids"))
+        selected = (
+            read_indices(indices, key)
+            if indices is not None
+            else read_blocks(module, block_indices, query, key, mask, others.get("position_ids"))
+        )
         mask = intersect_masks([*([] if mask is None else [mask]), Pairs(selected[..., :keys])])
     key, value = key[:, :, :keys], value[:, :, :keys]
     usual = softcap is None and (scaling is None or scaling == query.shape[-1] ** -0.5)
@@ -218,18 +222,19 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
     return causal_from_start(queries, keys).to(q.device), None, keys
 
 
-def selected_keys(
-    module: Any, indices: Tensor | None, block_indices: Tensor | None, q: Tensor, k: Tensor, positions: Any
-) -> Tensor:
-    """The keys that an indexer selected for each query, `[batch, 1 or heads, queries, keys]`."""
-    if block_indices is not None:  # blocks of a size, and a share of the heads, that the indexer knows
-        last = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device) if positions is None else positions
-        last = last.expand(q.shape[0], -1)
-        added = module.indexer.build_block_mask(block_indices, None, k.shape[2], q.dtype, q.device, last)
-        return added if added.dtype == torch.bool else added > torch.finfo(added.dtype).min / 2
-    assert indices is not None
-    none = torch.zeros(*indices.shape[:2], k.shape[2], dtype=torch.bool, device=q.device)
+def read_indices(indices: Tensor, k: Tensor) -> Tensor:
+    """The selected keys of each query, `[batch, 1, queries, keys]`, from their numbers `[batch, queries, selected]`."""
+    none = torch.zeros(*indices.shape[:2], k.shape[2], dtype=torch.bool, device=k.device)
     return none.scatter(-1, indices.long(), True)[:, None]
+
+
+def read_blocks(module: Any, blocks: Tensor | None, q: Tensor, k: Tensor, mask: Mask | None, places: Any) -> Tensor:
+    """The keys in the selected blocks of each query, `[batch, heads, queries, keys]`; their size is the indexer's."""
+    places = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device) if places is None else places
+    real = None if mask is None else torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=q.device)
+    places = places.expand(q.shape[0], -1)
+    added: Tensor = module.indexer.build_block_mask(blocks, real, k.shape[2], q.dtype, q.device, places)
+    return added > torch.finfo(added.dtype).min / 2
 
 
 def split_added(added: Tensor) -> tuple[Mask | None, PairBias | None]:
