@@ -375,6 +375,7 @@ def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: T
     tiles = tile_lists(inputs.mask, c.grid, shape.rows, shape.columns, transposed=over_queries)
     splits = 1 if over_queries else min(max(PAIR_PROGRAMS // (batch * heads * tiles.lists), 1), 64)
     one_list = not tiles.batch_stride and not tiles.head_stride
+    shape = shape._replace(stages=min(shape.stages, 2)) if one_list else shape  # few steps, but room for more programs
     count = -(-c.grid.queries // shape.rows) * -(-c.grid.keys // shape.columns)
     writes_all = one_list and len(tiles.tile) == count
     make = torch.empty if writes_all else torch.zeros
