@@ -135,10 +135,10 @@ def attention(
     layout = current_layout()
     if layout is not None:
         check_sharded(module, layout, others, position_bias)
-    # masks of causal models arrive as parts; without a mask a module that says nothing of it attends to every key
-    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    # Masks of causal models arrive as parts. Without one eager attends to every key, whatever the module's attribute
+    # `is_causal` says: BridgeTower sets it for its layers over images too.
     try:
-        mask, bias, keys = read_mask(attention_mask, query, key, causal)
+        mask, bias, keys = read_mask(attention_mask, query, key, bool(is_causal))
     except BadInput as error:
         raise BadInput(
             f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
