@@ -7,11 +7,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"en": ROOT / "docs/how-to/transformers-families.md", "zh": ROOT / "docs/how-to/transformers-families.zh.md"}
+BEFORE_SINK = {
+    "en": "other weights: eager returns them before the sink",
+    "zh": "权重不同：eager 返回的是汇（sink）之前的权重",
+}
 NOTES = {
-    "granite_swa": {
-        "en": "other weights: eager returns them before the sink",
-        "zh": "权重不同：eager 返回的是汇（sink）之前的权重",
-    }
+    "granite_swa": BEFORE_SINK,
+    "granitemoe_swa": BEFORE_SINK,
+    "bridgetower": {"en": "none: the model does not ask for them", "zh": "无：模型没有请求权重"},
 }
 """What is known of weights that are not equal."""
 

@@ -102,7 +102,8 @@ def try_family(family: Family, compiles: bool = False) -> Row:
             return replace(row, status="unclear", reason="transformers' own sdpa differs from its eager too")
         row = replace(row, reason="to sdpa, from which eager differs")
     row = replace(row, status="equal" if error <= TOLERANCE else "differs", error=error)
-    row = replace(row, weights=try_attentions(tiny), caches=try_caches(family, tiny))
+    other = "sdpa" if row.reason else "eager"
+    row = replace(row, weights=try_attentions(tiny) if other == "eager" else "", caches=try_caches(family, tiny, other))
     return replace(row, compiled=try_compile(tiny)) if compiles else row
 
 
@@ -279,24 +280,24 @@ def compare_attentions(tiny: TinyModel) -> str:
     return "equal" if error <= TOLERANCE else f"differ by {error:.0e}"
 
 
-def try_caches(family: Family, tiny: TinyModel) -> dict[str, str]:
-    """Whether the tokens that each kind of cache generates are those of eager."""
+def try_caches(family: Family, tiny: TinyModel, other: str) -> dict[str, str]:
+    """Whether the tokens that each kind of cache generates are those of the other implementation."""
     if not tiny.model.can_generate() or "MASKED_LM" in family.model.upper():
         return {}
     results = {}
     for cache in CACHES:
-        outcome = try_generation(tiny, cache)
+        outcome = try_generation(tiny, cache, other)
         results |= {} if outcome is None else outcome
     return results
 
 
-def try_generation(tiny: TinyModel, cache: str) -> dict[str, str] | None:
-    """The result by kind of cache: this one, and "sliding" where a layer's cache has a window; None if eager fails."""
+def try_generation(tiny: TinyModel, cache: str, other: str) -> dict[str, str] | None:
+    """The result by kind of cache: this one, and "sliding" where a layer has a window; None if `other` fails."""
     inputs: dict[str, Any] = {name: x for name, x in tiny.inputs[-1].items() if name != "decoder_input_ids"}
     if "decoder_input_ids" in tiny.inputs[-1]:
         inputs["decoder_start_token_id"] = 1
     generated = {}
-    for implementation in ("eager", "regard"):
+    for implementation in (other, "regard"):
         tiny.model.set_attn_implementation(implementation)
         torch.manual_seed(0)
         try:
@@ -309,8 +310,8 @@ def try_generation(tiny: TinyModel, cache: str) -> dict[str, str] | None:
                 return_dict_in_generate=True,
             )
         except Exception as error:
-            return None if implementation == "eager" else {cache: first_line(error)}
-    ours, theirs = generated["regard"], generated["eager"]
+            return None if implementation == other else {cache: first_line(error)}
+    ours, theirs = generated["regard"], generated[other]
     verdict = "equal" if torch.equal(ours.sequences, theirs.sequences) else "other tokens"
     sliding = any(getattr(layer, "is_sliding", False) for layer in cache_layers(ours))
     return {cache: verdict, **({f"{cache} sliding": verdict} if sliding else {})}
