@@ -58,7 +58,7 @@ class Setup:
 
 SETUPS = {
     "cpu": Setup(
-        {"tiny": TINY, "medium": MEDIUM, "medium, window 128": MEDIUM | {"sliding_window": 128}},
+        {"tiny": TINY, "tiny, window 128": TINY | {"sliding_window": 128}, "medium": MEDIUM},
         2, torch.float32, 512, 64, "decoding.json",
     ),
     "cuda": Setup(
@@ -229,7 +229,7 @@ def write_pages() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=SETUPS)
-    parser.add_argument("--sizes", nargs="*", help="names of models; all without")
+    parser.add_argument("--sizes", nargs="*", help="models whose rows are measured anew; all without")
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="folder of the result, instead of results/ and the pages")
@@ -241,13 +241,15 @@ def main() -> None:
         sizes = args.sizes or list(setup.sizes)
         processor = torch.cuda.get_device_name() if args.device == "cuda" else machine.processor()
         stored: dict[str, Any] = {"date": str(date.today()), "processor": processor, "versions": machine.versions()}
-        stored |= {"rows": [], "failed": []}
+        path = (args.out or RESULTS) / setup.result
+        before = json.loads(path.read_text("utf8"))["rows"] if args.sizes and path.exists() else []
+        stored |= {"rows": [row for row in before if row["size"] not in sizes], "failed": []}
         for size in sizes:
             try:
                 stored["rows"] += list(measure(args.device, size, args.batches, args.rounds))
             except WrongTokens as error:
                 stored["failed"].append(str(error))
-            ((args.out or RESULTS) / setup.result).write_text(json.dumps(stored, indent=1) + "\n", "utf8")
+            path.write_text(json.dumps(stored, indent=1) + "\n", "utf8")
     if args.out is None:
         write_pages()
     if not args.write and stored["failed"]:
