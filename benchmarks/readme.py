@@ -25,7 +25,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 READMES = {"en": ROOT / "README.md", "zh": ROOT / "README.zh.md"}
 TABLES = {"en": ROOT / "docs" / "benchmarks.md", "zh": ROOT / "docs" / "benchmarks.zh.md"}
-FILES = {"cpu": "cpu", "gpu": "h200", "cpu-models": "cpu-models", "gpu-models": "h200-models"}
+FILES = {"cpu": "cpu", "gpu": "h200", "gpu-parts": "h200-parts"}
+FILES |= {"cpu-models": "cpu-models", "gpu-models": "h200-models"}
 """The file of results that fills each pair of markers in the benchmark pages."""
 
 CHAR_GPT = {

@@ -37,10 +37,11 @@ OTHER_INPUTS: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "visual_pos": lambda batch: torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(3)),
     "merge_sizes": lambda batch: torch.ones(2, dtype=torch.long),
     "task_inputs": lambda batch: draw_tokens(7),
+    "image_embeds_position_mask": lambda batch: (torch.arange(first_tokens(batch).shape[1]) < 4).expand(2, -1),
 }
 """What some families demand beside their text, images or sounds."""
 
-ALWAYS = ("bbox", "visual_feats", "visual_pos")
+ALWAYS = ("bbox", "visual_feats", "visual_pos", "image_embeds_position_mask")
 
 
 def usual_inputs(model: Any, kind: str, names: Any) -> Iterator[list[dict[str, Tensor]]]:
@@ -49,8 +50,10 @@ def usual_inputs(model: Any, kind: str, names: Any) -> Iterator[list[dict[str, T
         yield [patches(model, next(iter(names)))]
     if "spatial_shapes" in names:
         yield [flat_patches(model)]
-    if "decoder_input_ids" in names and getattr(model.config, "num_codebooks", None):
+    if "decoder_input_ids" in names and search(model.config, "num_codebooks", None):
         yield [{"input_ids": draw_tokens(9), "decoder_input_ids": draw_codes(model)}]
+    if "decoder_input_ids" in names and model.config.model_type == "dia":
+        yield [{"input_ids": draw_tokens(9), "decoder_input_ids": draw_tokens(9)[:, :5, None].expand(-1, -1, 9)}]
     if (kind == "text" or model.main_input_name == "input_ids") and "input_ids" in names:
         yield padded_tokens(model)
     for media in media_inputs(model, names):
@@ -68,14 +71,16 @@ def draw_tokens(tokens: int) -> Tensor:
 
 
 def padded_tokens(model: Any) -> list[dict[str, Tensor]]:
-    """Tokens with padding on the right, and on the left."""
+    """Tokens with padding on the right, without any and without a mask, and with padding on the left."""
     tokens, batches = draw_tokens(9), []
     for mask in (torch.arange(9) < torch.tensor([[9], [6]]), torch.arange(9) >= torch.tensor([[0], [3]])):
         inputs = {"input_ids": tokens.masked_fill(~mask, 0), "attention_mask": mask.long()}
         if getattr(model.config, "is_encoder_decoder", False):
             inputs["decoder_input_ids"] = tokens[:, :5].clone()
         batches.append(inputs)
-    return batches
+    right, left = batches
+    whole = {**{name: x for name, x in right.items() if name != "attention_mask"}, "input_ids": tokens}
+    return [right, whole, left]
 
 
 def patches(model: Any, name: str) -> dict[str, Tensor]:
@@ -97,7 +102,7 @@ def flat_patches(model: Any) -> dict[str, Tensor]:
 
 def draw_codes(model: Any) -> Tensor:
     """Codes of sounds, `[batch · codebooks, tokens]`."""
-    return draw_tokens(5).repeat_interleave(model.config.num_codebooks, 0)
+    return draw_tokens(5).repeat_interleave(search(model.config, "num_codebooks", 1), 0)
 
 
 def media_inputs(model: Any, names: Any) -> Iterator[dict[str, Tensor]]:

@@ -105,8 +105,10 @@ def tiny_sizes(config_type: Any, small: dict[str, Any]) -> dict[str, Any]:
             sizes[name] = type(current)([value] * len(current))
     stages = getattr(default, "depths", None)
     if isinstance(stages, list | tuple):
+        sizes = {name: value for name, value in sizes.items() if name not in LAYER_COUNTS}
         sizes["depths"] = [1] * len(stages)
-    sizes |= by_layer(default, sizes)
+    else:
+        sizes |= by_layer(default, sizes)
     rotary = getattr(default, "rope_parameters", None)
     if isinstance(rotary, dict) and rotary and "hidden_size" in sizes and has_rotary_sections(config_type):
         sizes["rope_parameters"] = with_sections(rotary)
@@ -117,7 +119,10 @@ def tiny_sizes(config_type: Any, small: dict[str, Any]) -> dict[str, Any]:
             sizes[name] = {**BACKBONE, "out_features": ["stage2", "stage3", "stage4"][-stages:]}
         elif isinstance(inner, transformers.PreTrainedConfig):
             sizes[name] = {**tiny_sizes(type(inner), small), **outputs_of(inner), "model_type": inner.model_type}
-    return {**sizes, **{k: v for k, v in SPECIAL.get(config_type.model_type, {}).items()}}
+    for name, value in SPECIAL.get(config_type.model_type, {}).items():
+        inside = isinstance(value, dict) and name in config_type.sub_configs
+        sizes[name] = {**sizes.get(name, {}), **value} if inside else value
+    return sizes
 
 
 def outputs_of(backbone: Any) -> dict[str, Any]:
@@ -165,9 +170,11 @@ def has_rotary_sections(config_type: Any) -> bool:
     return "mrope_section" in inspect.getsource(module)
 
 
-def build(model_type: Any, small: dict[str, Any]) -> Any:
-    """A random model of that class; `ValueError` when it is too large."""
+def build(model_type: Any, small: dict[str, Any], name: str = "") -> Any:
+    """A random model of that class, for the `model_type` of that name; `ValueError` when it is too large."""
     config_type = model_type.config_class
+    if name.endswith(("_text", "_encoder")) and name in transformers.CONFIG_MAPPING:
+        config_type = transformers.CONFIG_MAPPING[name]  # the class may name the configuration of the whole model
     config = config_type(**tiny_sizes(config_type, small))
     with torch.device("meta"):
         size = sum(p.numel() for p in model_type(config).parameters())
@@ -181,6 +188,9 @@ def build(model_type: Any, small: dict[str, Any]) -> Any:
             if parameter.is_floating_point() and parameter.dim() > 1:
                 std = min(0.2, parameter[0].numel() ** -0.5)  # more would make wide models chaotic
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+        for buffer in model.buffers():  # codebooks that training fills
+            if buffer.is_floating_point() and buffer.dim() > 1 and not buffer.any():
+                buffer.copy_(torch.randn(buffer.shape, generator=generator))
     return model
 
 
@@ -196,7 +206,7 @@ def tiny_model(family: Family) -> TinyModel:
     model_type, reason = getattr(transformers, family.model), None
     for small in SIZES:
         try:
-            model = build(model_type, small)
+            model = build(model_type, small, family.name)
             model.set_attn_implementation("eager")
         except Exception as error:
             reason = reason or error

@@ -37,6 +37,7 @@ WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("mamba_d_state", "mamba_d_ssm", "ssm_state_size", "hidden_size_per_layer_input"), 8),
     **dict.fromkeys(("mamba_chunk_size", "chunk_size", "laurel_rank"), 4),
     **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_headdim": 16, "mamba_expand": 2},
+    **{"index_topk": 4, "index_head_dim": 8, "index_n_heads": 2, "index_block_size": 2, "index_topk_blocks": 2},
     **{"vocab_size_per_layer_input": 61, "num_kv_shared_layers": 0, "hidden_size_global": 32, "adapter_rank": 4},
 }
 """Sizes by the names that configurations have for them; a name that a configuration does not have is left out."""
@@ -48,19 +49,20 @@ SIZES: tuple[dict[str, Any], ...] = ({**LAYERS, **IMAGES, **WIDTHS}, {**LAYERS, 
 LATENT = {"num_key_value_heads": 4}  # multi-head latent attention has keys for every head
 MIXED = {"num_hidden_layers": 4}  # every fourth layer has attention
 LOCAL_GLOBAL = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
-INDEXED = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # attention to the keys that an index finds
 WINDOWED, CODEC, CONTEXT = (
     {"window_size": 16, "fullatt_block_indexes": [1]},
     {"upsample_groups": 32},
     {"context_size": 8},
 )
+DEPTH = {"backbone_config": {"reshape_hidden_states": False}, "reassemble_hidden_size": 32}
+LATE_QUERIES = {"num_blocks": 1}
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite"), LATENT),
     **dict.fromkeys(("glm_moe_dsa", "longcat_flash", "minicpm3", "youtu", "esmc"), LATENT),
     "mistral4": {**LATENT, "head_dim": 16, "qk_head_dim": 16},
-    "mistral_large4_text": {**LATENT, **INDEXED},
+    "mistral_large4_text": LATENT,
     "glm5_next_text": {
-        **{**LATENT, **INDEXED, "index_kpool": 2, "qk_rope_head_dim": 0, "head_dim": 0, "qk_head_dim": 8},
+        **{**LATENT, "index_kpool": 2, "qk_rope_head_dim": 0, "head_dim": 0, "qk_head_dim": 8},
         **{"linear_num_heads": 4, "linear_head_dim": 8},
     },
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), MIXED),
@@ -78,6 +80,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
         "num_kv_shared_layers": 2,
     },
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "qwen4_exp_text": {
         "num_hidden_layers": 2,
@@ -108,6 +111,19 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "perceiver": {"d_latents": 32, "num_latents": 5, "num_cross_attention_heads": 4, "num_self_attention_heads": 4},
     "pix2struct_text_model": {"hidden_size": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4},
     **dict.fromkeys(("granite_speech5_encoder", "granite_speech5_ctc"), CONTEXT),
+    "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1},
+    "bridgetower_vision_model": {"hidden_size": 64},
+    "blip-2": {"qformer_config": {"use_qformer_text_input": True}},
+    **dict.fromkeys(("depth_anything", "prompt_depth_anything"), DEPTH),
+    "dpt": {"is_hybrid": False, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+    "zoedepth": {"backbone_config": {"reshape_hidden_states": False}, "backbone_hidden_size": 32},
+    "oneformer": {"task_seq_len": 7},
+    **dict.fromkeys(("eomt", "eomt_dinov3"), LATE_QUERIES),
+    "kosmos-2": {"latent_query_num": 4},
+    "dia_decoder": {"cross_hidden_size": 32},
+    "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGABZ": 6}},
+    "shieldgemma2": {"yes_token_index": 3, "no_token_index": 4},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "zaya": {"num_experts_per_tok": 1},

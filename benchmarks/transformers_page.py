@@ -7,11 +7,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"en": ROOT / "docs/how-to/transformers-families.md", "zh": ROOT / "docs/how-to/transformers-families.zh.md"}
+BEFORE_SINK = {
+    "en": "other weights: eager returns them before the sink",
+    "zh": "权重不同：eager 返回的是汇（sink）之前的权重",
+}
 NOTES = {
-    "granite_swa": {
-        "en": "other weights: eager returns them before the sink",
-        "zh": "权重不同：eager 返回的是汇（sink）之前的权重",
-    }
+    "granite_swa": BEFORE_SINK,
+    "granitemoe_swa": BEFORE_SINK,
+    "bridgetower": {"en": "none: the model does not ask for them", "zh": "无：模型没有请求权重"},
 }
 """What is known of weights that are not equal."""
 
@@ -105,7 +108,7 @@ the text, vision and speech families of transformers {version}, tiny and with ra
 {all} families that could be tried {equal} are equal.
 
 - *Difference*: the largest of the outputs and of the gradients of all parameters, relative to the largest number. Text
-  has padding on the right and on the left, and its outputs are compared at real tokens.
+  has padding on the right, on the left, and no mask; its outputs are compared at real tokens.
 - *Tokens*: {generates} families generate six tokens after a prompt with padding on the left, with each cache that they
   can have. *With windows*: some layers keep a sliding window.
 - *Weights*: those of `output_attentions=True`, empty where eager returns none.
@@ -114,7 +117,8 @@ the text, vision and speech families of transformers {version}, tiny and with ra
 
 *Own attention*: the model computes its attention itself and ignores `attn_implementation`. Regard refuses it with that
 reason or is not called; load it with `attn_implementation="eager"`. *No attention*: it computes no softmax at all.
-*Unclear*: transformers' own `sdpa` differs from its `eager`, so that there is nothing to be equal to.
+*Unclear*: transformers' own `sdpa` differs from its `eager`, so that there is nothing to be equal to; or noise in the
+attention changes nothing that the model returns, so that equality would say nothing.
 
 {sections}
 ## Not tried
@@ -158,7 +162,8 @@ reason or is not called; load it with `attn_implementation="eager"`. *No attenti
 transformers {version} 的文本、视觉和语音模型族，取很小的随机模型，与 `eager` 对比。
 能够测试的 {all} 个模型族中有 {equal} 个相同。
 
-- *差异*：输出和全部参数的梯度的最大差异（相对于最大的数）。文本的填充分别在右侧和左侧，输出在真实词元处比较。
+- *差异*：输出和全部参数的梯度的最大差异（相对于最大的数）。文本分别在右侧填充、左侧填充、不给掩码，
+  输出在真实词元处比较。
 - *词元*：{generates} 个模型族在左侧填充的提示之后生成六个词元，对它支持的每种缓存各做一次。
   *带窗口*：部分层使用滑动窗口。
 - *权重*：`output_attentions=True` 返回的权重；eager 不返回时为空。
@@ -166,7 +171,8 @@ transformers {version} 的文本、视觉和语音模型族，取很小的随机
 
 *自带注意力*：模型自己计算注意力，忽略 `attn_implementation`。Regard 会说明原因并拒绝，或者不会被调用；
 请用 `attn_implementation="eager"` 载入。*无注意力*：模型不计算任何 softmax。
-*无法判断*：transformers 自己的 `sdpa` 与 `eager` 就不同，没有可比的基准。
+*无法判断*：transformers 自己的 `sdpa` 与 `eager` 就不同，没有可比的基准；
+或者注意力中的噪声不改变模型的任何输出，相同也说明不了什么。
 
 {sections}
 ## 未测试

@@ -24,6 +24,9 @@ EQUAL = {
     "qwen2_moe": PLAIN,
     "bigbird_pegasus": PLAIN,
     "doge": ALL,
+    "deepseek_v32": PLAIN,
+    "deepseek_v4": {"dynamic": "equal", "dynamic sliding": "equal"},
+    "minimax_m3_vl_text": PLAIN,
     "t5": PLAIN,
     "vit": {},
     "siglip_vision_model": {},
@@ -42,6 +45,12 @@ def test_a_family_is_equal(family: str) -> None:
 @pytest.mark.parametrize(("family", "status"), [("bloom", "own"), ("resnet", "none")])
 def test_a_family_without_our_attention_is_named(family: str, status: str) -> None:
     assert sweep.try_family(tiny_models.list_families()[family]).status == status
+
+
+def test_a_family_whose_attention_does_not_show_is_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
+    bert = tiny_models.list_families()["bert"]
+    monkeypatch.setattr(sweep.integration, "attend", lambda q, k, v, **parts: v * 0)  # noise on zeros is none
+    assert sweep.try_family(bert).status == "unclear"
 
 
 def test_a_family_that_cannot_be_built_says_why() -> None:

@@ -97,6 +97,15 @@ def test_bert(how: str, side: str) -> None:
     assert_same("BertForMaskedLM", config, {"input_ids": batch["input_ids"]})
 
 
+def test_without_a_mask_every_key_is_attended_to_as_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = transformers.SplinterConfig(**TEXT, **SMALL, max_position_embeddings=37)
+    batch = {"input_ids": make_padded([7, 7])["input_ids"]}
+    assert_same("SplinterModel", config, batch)  # its modules do not say whether they are causal
+    attention = transformers.models.splinter.modeling_splinter.SplinterSelfAttention
+    monkeypatch.setattr(attention, "is_causal", True, raising=False)  # as BridgeTower's, over images too
+    assert_same("SplinterModel", config, batch)
+
+
 @pytest.mark.parametrize("how", ["eager", "sdpa"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_gpt2(how: str, side: str) -> None:

@@ -128,8 +128,11 @@ class LayerSizes:
         q, k = rg.Rotary().transform(q, k.repeat_interleave(self.heads // self.kv_heads, 1))
         return scaled_dot_products(q, k), mask_matrix(self.near, 1, self.tokens, str(q.device))
 
-    def near(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return (j <= i) & (i - j <= self.before)
+    @property
+    def near(self) -> MaskMod:
+        """The mask as a function, which FlexAttention asks for: it takes no method."""
+        before = self.before
+        return lambda b, h, i, j: (j <= i) & (i - j <= before)
 
     @property
     def mask(self) -> rg.Mask:

@@ -49,6 +49,9 @@ REFUSED = {"cache": "runs on a paged cache (continuous batching)"}
 ADDS_MASKS = ("bigbird_pegasus",)
 """Families of which some layers add the mask to their scores themselves, and which therefore need numbers."""
 
+EXTENDS_MASKS = ("deepseek_v4",)
+"""Families that append what is added to the scores of further keys to the mask, which therefore is of numbers too."""
+
 
 class LazyMask(Tensor):
     """A mask part with the type of transformers' boolean `[batch, 1, queries, keys]`, without its memory.
@@ -117,25 +120,37 @@ def attention(
     position_bias: Tensor | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
     **others: object,
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention function: the output `[batch, queries, heads, value dim]`, and the weights.
 
     query, key, value are `[batch, heads or kv_heads, tokens, head_dim]`. Weights (without gradient) are returned
     when the model is called with `output_attentions=True`; None otherwise. `softcap` is a cap on scores (Gemma 2),
-    `s_aux [heads]` the logits of sinks (gpt-oss). Raises `Unsupported` for options that Regard has no part for.
+    `s_aux [heads]` the logits of sinks (gpt-oss), `indices [batch, queries, selected]` the only keys of each query
+    (DeepSeek-V3.2), `block_indices [batch, kv_heads, queries, selected]` its only blocks of keys (MiniMax M3). Raises
+    `Unsupported` for options that Regard has no part for.
     """
     check_options(module, others)
     layout = current_layout()
     if layout is not None:
         compare_positions(module, layout, others, position_bias, attention_mask)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    # Masks of causal models arrive as parts. Without one eager attends to every key, whatever the module's attribute
+    # `is_causal` says: BridgeTower sets it for its layers over images too.
     try:
-        mask, bias, keys = read_mask(attention_mask, query, key, causal)
+        mask, bias, keys = read_mask(attention_mask, query, key, bool(is_causal))
     except BadInput as error:
         raise BadInput(
             f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
         ) from None
+    if indices is not None or block_indices is not None:
+        selected = (
+            read_indices(indices, key)
+            if indices is not None
+            else read_blocks(module, block_indices, query, key, mask, others.get("position_ids"))
+        )
+        mask = intersect_masks([*([] if mask is None else [mask]), Pairs(selected[..., :keys])])
     key, value = key[:, :, :keys], value[:, :, :keys]
     usual = softcap is None and (scaling is None or scaling == query.shape[-1] ** -0.5)
     score = None if usual else Dot(None if scaling is None else float(scaling), cap=softcap)
@@ -224,6 +239,21 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
     return causal_from_start(queries, keys).to(q.device), None, keys
 
 
+def read_indices(indices: Tensor, k: Tensor) -> Tensor:
+    """The selected keys of each query, `[batch, 1, queries, keys]`, from their numbers `[batch, queries, selected]`."""
+    none = torch.zeros(*indices.shape[:2], k.shape[2], dtype=torch.bool, device=k.device)
+    return none.scatter(-1, indices.long(), True)[:, None]
+
+
+def read_blocks(module: Any, blocks: Tensor | None, q: Tensor, k: Tensor, mask: Mask | None, places: Any) -> Tensor:
+    """The keys in the selected blocks of each query, `[batch, heads, queries, keys]`; their size is the indexer's."""
+    places = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device) if places is None else places
+    real = None if mask is None else torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=q.device)
+    places = places.expand(q.shape[0], -1)
+    added: Tensor = module.indexer.build_block_mask(blocks, real, k.shape[2], q.dtype, q.device, places)
+    return added > torch.finfo(added.dtype).min / 2
+
+
 def split_added(added: Tensor) -> tuple[Mask | None, PairBias | None]:
     """The mask in a tensor that is added to the scores (numbers near the lowest one), and the bias in the rest."""
     allowed = added > torch.finfo(added.dtype).min / 2
@@ -278,11 +308,14 @@ def mask(
     if layout is not None:
         part = compare_masks(layout, q_length, mask_function, attention_mask, batch_size, int(q_offset), device)
         return LazyMask(part, q_length, (batch_size, 1, q_length, q_length), device)
+    family = getattr(others.get("config"), "model_type", None)
+    if family in EXTENDS_MASKS:
+        return added_mask(make_tensor(), others["dtype"])  # type: ignore[arg-type]
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
         pairs = make_tensor()
-        adds = getattr(others.get("config"), "model_type", None) in ADDS_MASKS
-        return added_mask(pairs, others["dtype"]) if adds and pairs is not None else pairs  # type: ignore[arg-type]
+        adds = family in ADDS_MASKS and pairs is not None
+        return added_mask(pairs, others["dtype"]) if adds else pairs  # type: ignore[arg-type]
     check_dispatches(others.get("config"))
     bidirectional = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if bidirectional else int(q_offset) - kv_offset + q_length

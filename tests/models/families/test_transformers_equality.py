@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.nn import CacheConfig
+
 from ..checkpoint_equality import assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
@@ -60,6 +62,7 @@ LONG = {
     "short_factor": [1.0, 1.5, 2.0],
     "long_factor": [2.0, 3.0, 5.0],
 }
+CACHES: tuple[Any, ...] = (False, "dynamic", "static", "sliding", "paged", CacheConfig("paged", sliding=True, block=2))
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,10 @@ def test_decoder(name: str, tmp_path: Path) -> None:
     assert_writes_back(ours, theirs, tmp_path, **inputs)
     if case.generates:
         prompt = batch["tokens"][:2]
-        assert_same_tokens(ours.generate(tokens=prompt, max_new=5), generate(theirs, prompt))
+        wanted = generate(theirs, prompt)
+        for cache in CACHES:
+            assert_same_tokens(ours.generate(tokens=prompt, max_new=5, cache=cache), wanted)
+        assert_same_new_tokens(ours, theirs, batch)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -176,7 +182,8 @@ def test_encoder_decoder(name: str, tmp_path: Path) -> None:
     new = theirs.generate(
         source["tokens"], attention_mask=source["mask"], max_new_tokens=5, do_sample=False, num_beams=1
     )
-    assert_same_tokens(ours.generate(**given, max_new=5), new)
+    for cache in CACHES:
+        assert_same_tokens(ours.generate(**given, max_new=5, cache=cache), new)
 
 
 def make_parameter(model: torch.nn.Module, name: str) -> None:
@@ -199,7 +206,19 @@ def test_dinov2(gated: bool, tmp_path: Path) -> None:
 
 
 def generate(theirs: Any, prompt: Tensor, **more: Any) -> Tensor:
-    return theirs.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=5, do_sample=False, **more)
+    options = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 5, "do_sample": False}
+    return theirs.generate(prompt, **{**options, **more})
+
+
+def assert_same_new_tokens(ours: Any, theirs: Any, batch: dict[str, Tensor]) -> None:
+    """Prompts of different length have the same new tokens; transformers takes their padding on the left."""
+    tokens, lengths, mask = batch["tokens"], batch["lengths"], batch["mask"]
+    shift = (torch.arange(tokens.shape[1]) - (tokens.shape[1] - lengths)[:, None]) % tokens.shape[1]
+    left = tokens.gather(1, shift)
+    new = generate(theirs, left, attention_mask=mask.gather(1, shift), min_new_tokens=5)
+    made = ours.generate(tokens=tokens, lengths=lengths, max_new=5, min_new=5, cache="sliding")
+    for row, length in enumerate(lengths.tolist()):
+        assert_same_tokens(made[row, length : length + 5], new[row, -5:])
 
 
 def assert_same_tokens(ours: Tensor, theirs: Tensor) -> None:

@@ -28,7 +28,7 @@ def sink_gradient(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> 
     """−Σ p · δ over all rows, with the sink's weight p = exp(sink − lse) and δ = Σ output · d_output, `[heads]`."""
     if p.sink is None:
         return None
-    delta = (grad.to(lse.dtype) * output).sum(-1)
+    delta = (grad * output.to(lse.dtype)).sum(-1)
     return -(sink_weight(p.sink, lse) * delta).sum((0, 2))
 
 

@@ -206,9 +206,14 @@ def pair_bias_tile(
 ):  # fmt: skip
     """The bias by pair of the tile whose corner is at (i_m, i_n); the last row and key stand for those beyond them."""
     o_m = tl.minimum(i_m + tl.arange(0, BM), queries - 1).to(tl.int64) * stride_pm
-    o_n = tl.minimum(i_n + tl.arange(0, BN), keys - 1).to(tl.int64) * stride_pn
-    p_pairs = head_pointer(p_pairs, i_b, i_h, stride_pb, stride_ph)
-    return tl.load(p_pairs + per_query(o_m, TRANSPOSED) + per_query(o_n, not TRANSPOSED)).to(tl.float32)
+    p_pairs = head_pointer(p_pairs, i_b, i_h, stride_pb, stride_ph) + per_query(o_m, TRANSPOSED)
+    o_n = i_n + tl.arange(0, BN)
+    if i_n + BN <= keys:  # neighbours in memory are then known to be, and loaded together
+        b_pairs = tl.load(p_pairs + per_query(o_n.to(tl.int64) * stride_pn, not TRANSPOSED))
+    else:
+        o_n = tl.minimum(o_n, keys - 1)
+        b_pairs = tl.load(p_pairs + per_query(o_n.to(tl.int64) * stride_pn, not TRANSPOSED))
+    return b_pairs.to(tl.float32)
 
 
 @triton.jit

@@ -589,35 +589,39 @@ def d_pair_bias_kernel(
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, KEY_VECTORS: tl.constexpr, CAP: tl.constexpr,
     PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr, PAIRS: tl.constexpr, OVER_QUERIES: tl.constexpr,
+    PRECISION: tl.constexpr, PAIRS: tl.constexpr, OVER_QUERIES: tl.constexpr, ONE_LIST: tl.constexpr,
 ):  # fmt: skip
     """d pair_bias = ds, summed over the `batches` rows of the batch and the `shared_heads` that share a number:
 
-    A program owns every splits-th tile of a row of tiles of `p_out [slots, queries, keys]`, zeros before, and adds to
-    them in a fixed order. OVER_QUERIES sums a column of tiles to `[slots, keys]`, from lists by column.
+    A program owns every splits-th tile of a row of tiles of `p_out [slots, queries, keys]`. With ONE_LIST of tiles for
+    all of them a tile is summed before it is stored; otherwise p_out holds zeros before, and they are added in a fixed
+    order. OVER_QUERIES sums a column of tiles to `[slots, keys]`, from lists by column.
     """
     i_split = tl.program_id(0) % splits
     i_list = tl.program_id(0) // splits % lists
     i_slot = tl.program_id(0) // splits // lists
-    slot_heads = heads // shared_heads
+    first_b = i_slot // (heads // shared_heads) * batches
+    first_h = i_slot % (heads // shared_heads) * shared_heads
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_sum = tl.zeros([BN], tl.float32)
-    for i_batch in range(batches):
-        for i_head in range(shared_heads):
-            i_b = i_slot // slot_heads * batches + i_batch
-            i_h = i_slot % slot_heads * shared_heads + i_head
-            p_qh = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
-            p_kh = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
-            p_vh = head_pointer(p_v, i_b, i_h // group_size, stride_vb, stride_vh)
-            first = (i_b * heads + i_h).to(tl.int64) * queries
-            p_list = p_starts + (i_b * stride_gb + i_h * stride_gh) * (lists + 1) + i_list
-            for x in range(tl.load(p_list), tl.load(p_list + 1)):
-                i_tile = tl.load(p_tile + x)
-                if i_tile % splits == i_split:
-                    i_row = i_tile if OVER_QUERIES else i_list
-                    i_column = i_list if OVER_QUERIES else i_tile
-                    o_q = tl.minimum(i_row * BM + o_m, queries - 1)
-                    o_k = tl.minimum(i_column * BN + o_n, keys - 1).to(tl.int64)
+    for i_outer in range(1 if ONE_LIST else batches * shared_heads):
+        i_b, i_h = first_b + i_outer // shared_heads, first_h + i_outer % shared_heads
+        p_list = p_starts + (i_b * stride_gb + i_h * stride_gh) * (lists + 1) + i_list
+        for x in range(tl.load(p_list), tl.load(p_list + 1)):
+            i_tile = tl.load(p_tile + x)
+            if i_tile % splits == i_split:
+                i_row = i_tile if OVER_QUERIES else i_list
+                i_column = i_list if OVER_QUERIES else i_tile
+                o_q = tl.minimum(i_row * BM + o_m, queries - 1)
+                o_k = tl.minimum(i_column * BN + o_n, keys - 1).to(tl.int64)
+                b_tile = tl.zeros([BM, BN], tl.float32)
+                for i_inner in range(batches * shared_heads if ONE_LIST else 1):
+                    i_b = first_b + (i_outer + i_inner) // shared_heads
+                    i_h = first_h + (i_outer + i_inner) % shared_heads
+                    first = (i_b * heads + i_h).to(tl.int64) * queries
+                    p_qh = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
+                    p_kh = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
+                    p_vh = head_pointer(p_v, i_b, i_h // group_size, stride_vb, stride_vh)
                     b_q = load_rows(p_qh, o_q.to(tl.int64), stride_qn, D, BD)
                     b_k = load_rows(p_kh, o_k, stride_kn, D, BD)
                     b_v = load_rows(p_vh, o_k, stride_vn, DV, BDV)
@@ -651,13 +655,17 @@ def d_pair_bias_kernel(
                         origin, length, scale, inv_scale, cap, threshold, keep_scale,
                         BM, BN, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS, DROPOUT, PRECISION, PAIRS,
                     )  # fmt: skip
-                    if OVER_QUERIES:
-                        b_sum += tl.sum(b_ds, 0)
+                    b_tile += b_ds
+                if OVER_QUERIES:
+                    b_sum += tl.sum(b_tile, 0)
+                else:
+                    o_i, o_j = i_row * BM + o_m, i_column * BN + o_n
+                    m_pair = (o_i < queries)[:, None] & (o_j < keys)[None, :]
+                    p_pair = p_out + (i_slot.to(tl.int64) * queries + o_i)[:, None] * keys + o_j[None, :]
+                    if ONE_LIST:
+                        tl.store(p_pair, b_tile, mask=m_pair)
                     else:
-                        o_i, o_j = i_row * BM + o_m, i_column * BN + o_n
-                        m_pair = (o_i < queries)[:, None] & (o_j < keys)[None, :]
-                        p_pair = p_out + (i_slot.to(tl.int64) * queries + o_i)[:, None] * keys + o_j[None, :]
-                        tl.store(p_pair, tl.load(p_pair, mask=m_pair, other=0.0) + b_ds, mask=m_pair)
+                        tl.store(p_pair, tl.load(p_pair, mask=m_pair, other=0.0) + b_tile, mask=m_pair)
                         tl.debug_barrier()  # the next head adds to the same numbers
     if OVER_QUERIES:
         o_j = i_list * BN + o_n

@@ -374,12 +374,17 @@ def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: T
     over_queries, shape = queries == 1, c.shape(DKDV if c.rel_vectors else DQ)
     tiles = tile_lists(inputs.mask, c.grid, shape.rows, shape.columns, transposed=over_queries)
     splits = 1 if over_queries else min(max(PAIR_PROGRAMS // (batch * heads * tiles.lists), 1), 64)
-    out = torch.zeros((batch, heads, queries, keys), dtype=torch.float32, device=inputs.plan.device)
+    one_list = not tiles.batch_stride and not tiles.head_stride
+    shape = shape._replace(stages=min(shape.stages, 2)) if one_list else shape  # few steps, but room for more programs
+    count = -(-c.grid.queries // shape.rows) * -(-c.grid.keys // shape.columns)
+    writes_all = one_list and len(tiles.tile) == count
+    make = torch.empty if writes_all else torch.zeros
+    out = make((batch, heads, queries, keys), dtype=torch.float32, device=inputs.plan.device)
     launch = Launch(
         d_pair_bias_kernel, batch * heads * tiles.lists * splits, p_starts=tiles.starts, p_tile=tiles.tile,
         p_bits=tiles.bits, p_packed=tiles.packed, stride_gb=tiles.batch_stride, stride_gh=tiles.head_stride,
         lists=tiles.lists, batches=c.grid.batch // batch, shared_heads=c.grid.heads // heads, splits=splits,
-        OVER_QUERIES=over_queries, **shape.arguments(), **c.arguments(),
+        OVER_QUERIES=over_queries, ONE_LIST=one_list, **shape.arguments(), **c.arguments(),
     )  # fmt: skip
     launch(*inputs.operands(), inputs.seed, *rows, out)
     return out
