@@ -1,5 +1,6 @@
 """The survey of random calls."""
 
+import json
 import random
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import regard as rg
 from regard.bench import survey
 from regard.bench.survey import SurveyCall, SurveyRow, alternatives, draw_call, make_arguments, run_survey, survey_call
+from regard.bench.survey_processes import Worker
 
 
 def test_calls_are_drawn_by_their_seed_and_cover_every_part():
@@ -48,3 +50,34 @@ def test_a_survey_has_quantiles_and_names_the_worst(monkeypatch):
     result = run_survey(20, 5, "cpu", report=lambda line: None)
     assert result.as_dict()["quantiles"] == {"worst": 1.0, "5 %": 2.0, "median": 11.0, "95 %": 20.0}
     assert "The ten worst:\n   1.00  " in str(result)
+
+
+def test_an_alternative_without_our_gradients_is_not_timed(monkeypatch):
+    call = SurveyCall("training", queries=17, keys=17, score="Dot", position="Bias", mask="none", **SMALL)
+    fixed = lambda a, *_: iter([("fixed bias", lambda: rg.attend(a.q, a.k, a.v, position=detached(a)))])  # noqa: E731
+    detached = lambda a: rg.Bias(a.parts["position"].table.detach(), zero=128)  # noqa: E731
+    monkeypatch.setattr(survey, "alternatives", fixed)
+    row = survey_call(call, "cpu", False, 0.0)
+    assert row.others == {} and row.left_out == {"fixed bias": "another result, by inf"}
+
+
+def test_a_survey_takes_measured_rows_as_they_are_and_ends_in_time(tmp_path):
+    drawn = [draw_call(draw, "cpu") for draw in [random.Random(7)] for _ in range(3)]
+    row = SurveyRow(drawn[1], "sdpa", 1.0, {"SDPA": 1.5}, {"formula": "out of memory"})
+    first = run_survey(3, 7, "cpu", minutes=0.0, measured=[row], report=lambda line: None)
+    assert first.rows == [row]
+    path = tmp_path / "survey.json"
+    path.write_text(json.dumps(first.as_dict()))
+    assert survey.read_rows(path, 7) == [row] and survey.read_rows(path, 8) == []
+
+
+def test_a_process_measures_calls_and_is_replaced_when_one_takes_too_long():
+    call = SurveyCall("prefill", queries=17, keys=17, score="Dot", position="none", mask="none", **SMALL)
+    worker = Worker("cpu")
+    try:
+        row = worker.measure(call, 60.0)
+        assert isinstance(row, SurveyRow) and row.call == call and "SDPA" in row.others
+        assert worker.measure(call, 0.0) is None
+        assert not worker.alive
+    finally:
+        worker.stop()
