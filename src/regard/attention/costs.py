@@ -33,6 +33,9 @@ ASSUMED: ContextVar[Mapping[str, PassCosts] | None] = ContextVar("costs in place
 FORMULA_ELEMENTS = 1 << 25  # pairs × head_dim of additive scores up to which a GPU computes the formula as written
 CPU_FORMULA_ELEMENTS = 1 << 22  # the same on a CPU
 CPU_FORMULA_PAIRS = 1 << 16  # pairs of dot products that torch's kernels do not take, up to which a CPU does so
+FEW_QUERIES = 32  # up to which tiles of additive scores stay mostly empty, and few queries have kernels of their own
+SOME_QUERIES = 64  # the same where there are as few keys, or so many value dims that tiles compute scores twice
+WIDE_VALUES = 256
 MAX_TILES = 1 << 16  # tiles that are counted for a decision; more are taken to be worth a list
 
 
@@ -124,7 +127,16 @@ def formula_is_faster(call: Call) -> bool:
         others = call.score.cap is not None or call.sink is not None or call.bias is not None
         return others and not call.q.is_cuda and pairs <= CPU_FORMULA_PAIRS
     elements = pairs * call.q.shape[-1]
+    alone = call.position is call.bias is call.score.cap is None and not call.dropout
+    if call.q.is_cuda and alone and few_additive_queries(grid.queries, grid.keys, call.v.shape[-1]):
+        return False
     return elements <= (FORMULA_ELEMENTS if call.q.is_cuda else CPU_FORMULA_ELEMENTS)
+
+
+def few_additive_queries(queries: int, keys: int, value_dim: int) -> bool:
+    """Whether additive scores of so few queries are computed pair by pair, without tiles."""
+    few = queries <= SOME_QUERIES and (value_dim > WIDE_VALUES or keys <= SOME_QUERIES)
+    return queries <= FEW_QUERIES or few
 
 
 def visited_share(call: Call) -> float:

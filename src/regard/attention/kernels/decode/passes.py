@@ -8,6 +8,7 @@ kernels' arguments are kept in the call's plan.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -26,6 +27,7 @@ from ..launch import (
     TileShape,
     align,
     multiprocessors,
+    next_power,
     pack_places,
     pad_dot,
     select_shape,
@@ -35,10 +37,11 @@ from .kernels import merge_kernel, split_kernel
 
 MAX_HEAD_DIM = 256
 MAX_QUERIES = 16
-PROGRAMS_PER_SM = 16  # over the whole run
+PROGRAMS_PER_SM = 3  # that a multiprocessor runs at once
+WAVES = 3  # of programs, at most: with more of them the multiprocessors finish together, but more is merged
+WAVE_COST = 0.02  # of the time, for each
 MIN_KEYS = 256  # keys of a program, unless there are fewer
-MERGED = 16  # splits that are merged at once
-MERGED_NUMBERS = 1 << 14  # their numbers, where there are more splits: each step waits for memory
+MERGED_NUMBERS = 1 << 13  # numbers of splits that are merged at once: each step waits for memory
 CACHED = 1 << 16  # pairs up to which the bytes of a mask without tensors are cached
 PAIR_STRIDES = ("stride_pb", "stride_ph", "stride_pq", "stride_pn")
 MASK_STRIDES = ("stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds")
@@ -123,8 +126,8 @@ class DecodeLaunches:
             EXACT=self.output_dtype != v.dtype and p.sink is not None,
             **shape.arguments(),
         )  # fmt: skip
-        merged, warps = (MERGED, 2) if splits <= MERGED else (min(MERGED_NUMBERS // value_width, 128), 8)
-        sizes = {"DV": value_dim, "BDV": value_width, "BS": merged, "num_warps": warps, "SINK": p.sink is not None}
+        merged = max(min(MERGED_NUMBERS // value_width, next_power(splits)), 16)
+        sizes = {"DV": value_dim, "BDV": value_width, "BS": merged, "num_warps": 4, "SINK": p.sink is not None}
         sizes |= {"queries": grid.queries, "heads": grid.heads}
         self.merge = Launch(
             merge_kernel, rows, splits=splits, keep_scale=keep_scale(p.dropout) if drops else 1.0, **sizes
@@ -172,8 +175,15 @@ def bias_form(p: LoweredCall) -> int:
 
 
 def count_splits(programs: int, keys: int, columns: int, processors: int) -> int:
-    """Splits of the keys: enough programs for every multiprocessor, enough keys for each."""
-    splits = min(-(-processors * PROGRAMS_PER_SM // programs), keys // MIN_KEYS)
+    """Splits of the keys: about as many programs as run at once, or some times as many where they share out evenly."""
+
+    def cost(splits: int) -> float:
+        load = splits * programs / processors
+        return math.ceil(load) / load + WAVE_COST * load / PROGRAMS_PER_SM
+
+    most = max(keys // MIN_KEYS, 1)
+    room = processors * PROGRAMS_PER_SM
+    splits = min((min(max(wave * room // programs, 1), most) for wave in range(1, WAVES + 1)), key=cost)
     tiles = -(-keys // columns)
     size = -(-tiles // max(splits, 1))
     return -(-tiles // size)

@@ -1,0 +1,5 @@
+"""`python -m regard`: the command line."""
+
+from .cli import main
+
+main()
