@@ -1,5 +1,6 @@
-"""`python -m regard`: the command line."""
+"""`python -m regard`: the command `regard`."""
 
 from .cli import main
 
-main()
+if __name__ == "__main__":
+    main()
