@@ -6,6 +6,7 @@ as a tensor, FlexAttention compiled (on a GPU), and the formula itself, eager an
 compared before anything is timed. The ratio of a call is the time of the fastest alternative over ours.
 """
 
+import itertools
 import json
 import math
 import random
@@ -39,7 +40,7 @@ POSITIONS = ("none",) * 6 + ("Alibi", "T5Bias", "Bias")
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 1e-2, torch.float32: 1e-3}
 FLEX_TOKENS = 128  # its blocks; shorter calls are padded to them by nobody
 DENSE = 1 << 30  # elements of a mask or score tensor, at most
-COMPILED_PAIRS = 1 << 22  # of a dot product whose formula is compiled too, at most
+FLEX_PAIRS = 1 << 24  # of a call, at least: fewer take SDPA less time than the host needs to start FlexAttention
 SLOW = 3.0  # times the fastest alternative that another may take before it is timed no further
 BUDGETS = {"cuda": 0.1, "cpu": 0.25}  # seconds that each alternative of a call is timed for
 
@@ -179,7 +180,29 @@ def run_ours(a: Arguments) -> Tensor:
     return rg.attend(a.q, a.k, a.v, **a.parts)
 
 
-def alternatives(a: Arguments, device: str, compiled: bool) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+Alternative = tuple[str, Callable[[], Tensor]]
+
+
+class CompiledFunctions(dict[str, Callable[..., Tensor]]):
+    """The functions that are compiled for one call, by name: made again, its alternatives find them."""
+
+    def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
+        """The function, compiled for the sizes of the call alone."""
+        if name not in self:
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                return function(*args, **kwargs)
+
+            # torch compiles a function for a few sizes and then no more; each call has a function of its own
+            run.__code__ = run.__code__.replace(co_name=f"run_{next(NUMBERS)}")
+            self[name] = torch.compile(run, dynamic=False)
+        return self[name]
+
+
+NUMBERS = itertools.count()
+
+
+def alternatives(a: Arguments, device: str, compiled: CompiledFunctions | None) -> Iterator[Alternative]:
     """What a user would write instead, by name. Masks and fixed biases are made beforehand and not timed."""
     if a.call.score == "Dot":
         yield from fused_alternatives(a, device, compiled)
@@ -196,11 +219,11 @@ def alternatives(a: Arguments, device: str, compiled: bool) -> Iterator[tuple[st
         bias, formula = dense_bias(a), dot_formula
         run = lambda f: lambda: f(a.q, a.k, a.v, None if bias is None else bias(), group)  # noqa: E731
     yield "formula", run(formula)
-    if compiled and device == "cuda" and (call.score == "Additive" or pairs <= COMPILED_PAIRS):
-        yield "formula, compiled", run(torch.compile(formula, dynamic=False))
+    if compiled is not None and call.score == "Additive":
+        yield "formula, compiled", run(compiled.of("formula", formula))
 
 
-def fused_alternatives(a: Arguments, device: str, compiled: bool) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def fused_alternatives(a: Arguments, device: str, compiled: CompiledFunctions | None) -> Iterator[Alternative]:
     """Those of dot products that torch's fused kernels compute."""
     call, group = a.call, a.call.heads // a.call.kv_heads
     square = call.queries == call.keys
@@ -226,8 +249,9 @@ def fused_alternatives(a: Arguments, device: str, compiled: bool) -> Iterator[tu
                     a.q, a.k.repeat_interleave(group, 1), a.v.repeat_interleave(group, 1), attn_mask=bias()
                 ),
             )
-    if device == "cuda" and compiled and min(call.queries, call.keys) >= FLEX_TOKENS:
-        yield "FlexAttention", make_flex(a)
+    large = call.batch * call.heads * call.queries * call.keys >= FLEX_PAIRS
+    if device == "cuda" and compiled is not None and large and min(call.queries, call.keys) >= FLEX_TOKENS:
+        yield "FlexAttention", make_flex(a, compiled)
 
 
 def additive_formula(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, allowed: Tensor | None, group: int) -> Tensor:
@@ -287,7 +311,7 @@ def table_entries(call: SurveyCall, distance: Tensor) -> Tensor:
     return (distance + 128).clamp(0, 256)
 
 
-def make_flex(a: Arguments) -> Callable[[], Tensor]:
+def make_flex(a: Arguments, compiled: CompiledFunctions) -> Callable[[], Tensor]:
     """FlexAttention with the mask as a block mask and the bias as a score function."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -304,9 +328,9 @@ def make_flex(a: Arguments) -> Callable[[], Tensor]:
         table, zero = a.parts["position"].table, call.queries
         entries = table_entries(call, torch.arange(-zero, call.keys + 1, device="cuda"))
         score = lambda s, b, h, i, j: s + table[h, entries[i + offset - j + zero]]  # noqa: E731
-    flex = torch.compile(flex_attention, dynamic=False)
+    flex = compiled.of("FlexAttention", flex_attention)
     grouped = call.heads != call.kv_heads
-    return lambda: flex(a.q, a.k, a.v, score_mod=score, block_mask=block, enable_gqa=grouped)  # type: ignore[return-value]
+    return lambda: flex(a.q, a.k, a.v, score_mod=score, block_mask=block, enable_gqa=grouped)
 
 
 def mask_function(a: Arguments, mask: Mask, offset: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -368,43 +392,79 @@ def make_step(function: Callable[[], Tensor], a: Arguments, grad: Tensor) -> Cal
     return step
 
 
-def survey_call(call: SurveyCall, device: str, compiled: bool, budget: float) -> SurveyRow:
-    """Compare the results of a call and its alternatives, then time them in turn."""
-    a = make_arguments(call, device)
-    grad = torch.randn_like(a.q[..., : a.v.shape[-1]])
-    ours = make_step(lambda: run_ours(a), a, grad)
-    expected = ours()
-    calls: dict[str, Call] = {"ours": ours}
-    left_out: dict[str, str] = {}
-    for name, function in runnable(alternatives(a, device, compiled), left_out):
-        step = make_step(function, a, grad)
+class Prepared:
+    """A call whose alternatives are compiled and compared, ready to be timed."""
+
+    def __init__(self, call: SurveyCall, device: str, compiled: CompiledFunctions | None):
+        self.call, self.device, self.compiled = call, device, compiled
+        self.names: set[str] = set()  # of the alternatives with our result
+        self.left_out: dict[str, str] = {}
+        self.made: Arguments | None = None
+        self.steps: dict[str, Callable[[], list[Tensor | None]]] = {}
+
+    def make_steps(self) -> Iterator[tuple[str, Callable[[], list[Tensor | None]]]]:
+        """The call and then its alternatives, up to the first that cannot be made."""
+        a = self.made = make_arguments(self.call, self.device)
+        grad = torch.randn_like(a.q[..., : a.v.shape[-1]])
+        yield "ours", make_step(lambda: run_ours(a), a, grad)
+        try:
+            for name, function in alternatives(a, self.device, self.compiled):
+                yield name, make_step(function, a, grad)
+        except (RuntimeError, NotImplementedError) as error:
+            self.left_out["others"] = explain(error)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the call's tensors and of their gradients."""
+        leaves = [] if self.made is None else self.made.leaves
+        return sum(2 * x.numel() * x.element_size() for x in leaves)
+
+    def release(self) -> None:
+        """Drop the tensors; they are made again from the seed."""
+        self.made, self.steps = None, {}
+
+
+def prepare_call(call: SurveyCall, device: str, compiled: bool) -> Prepared:
+    """Compile a call's alternatives and compare their results with ours."""
+    prepared = Prepared(call, device, CompiledFunctions() if compiled else None)
+    expected: list[Tensor | None] = []
+    for name, step in prepared.make_steps():
+        if name == "ours":
+            expected, prepared.steps[name] = step(), step
+            continue
         try:
             difference = compare(step(), expected)
         except (RuntimeError, NotImplementedError) as error:  # out of memory, or a kernel that does not take the call
-            left_out[name] = first_line(error)
+            prepared.left_out[name] = explain(error)
             continue
-        if difference <= TOLERANCE[a.q.dtype]:
-            calls[name] = step
+        if difference <= TOLERANCE[getattr(torch, call.dtype)]:
+            prepared.steps[name] = step
+            prepared.names.add(name)
         else:
-            left_out[name] = f"another result, by {difference:.1e}"
-    del expected
-    times = turns(calls, device, budget)
-    with torch.set_grad_enabled(call.trains):
+            prepared.left_out[name] = f"another result, by {difference:.1e}"
+    return prepared
+
+
+def time_prepared(prepared: Prepared, device: str, budget: float) -> SurveyRow:
+    """Time a call and its alternatives in turn."""
+    steps = prepared.steps or {
+        name: step for name, step in prepared.make_steps() if name == "ours" or name in prepared.names
+    }
+    times, a = turns(dict(steps), device, budget), prepared.made
+    if a is None:
+        raise ValueError("A call without tensors cannot be timed.")
+    with torch.set_grad_enabled(prepared.call.trains):
         backend = rg.plan(a.q, a.k, a.v, **a.parts).backend
-    return SurveyRow(call, backend, times.pop("ours"), times, left_out)
+    return SurveyRow(prepared.call, backend, times.pop("ours"), times, prepared.left_out)
 
 
-def runnable(
-    named: Iterator[tuple[str, Callable[[], Tensor]]], left_out: dict[str, str]
-) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """The alternatives, up to the first that cannot be made."""
-    try:
-        yield from named
-    except (RuntimeError, NotImplementedError) as error:
-        left_out["others"] = first_line(error)
+def survey_call(call: SurveyCall, device: str, compiled: bool, budget: float) -> SurveyRow:
+    """Compare the results of a call and its alternatives, then time them in turn."""
+    return time_prepared(prepare_call(call, device, compiled), device, budget)
 
 
-def first_line(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
+    """An error in a line."""
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:200]
 
 
@@ -563,6 +623,6 @@ def measure_call(call: SurveyCall, device: str, compiled: bool) -> SurveyRow | s
     except torch.OutOfMemoryError:
         return "out of memory"
     except (rg.RegardError, RuntimeError) as error:
-        return first_line(error)
+        return explain(error)
     finally:
         torch.compiler.reset()

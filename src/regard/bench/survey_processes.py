@@ -1,167 +1,166 @@
-"""A survey on a GPU in minutes: many processes compile, and one, which can be replaced, measures.
+"""A survey on a GPU in minutes: many processes prepare the calls, and one at a time measures.
 
 Compilation takes most of the time, and every call of FlexAttention is compiled for its own sizes. So several processes
-run each call once, in any order, which leaves its kernels in the caches of torch and Triton on the disk. Then a single
-process times one call after another while nothing else runs. A call that ends that process, or takes too long, is
-recorded as failed, and a new process goes on with the next.
+compile the calls, in the order in which they were drawn, and compare their results. When the share of time for this is
+over, or all are prepared, each process times its own calls while the others wait. A call that ends its process is
+recorded as failed, and so is one that was never prepared.
 """
 
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from queue import Empty
+from multiprocessing.connection import Connection, wait
 from time import perf_counter, sleep
 from typing import Any
 
 import torch
 
-from regard.bench.survey import (
-    SurveyCall,
-    SurveyRow,
-    alternatives,
-    first_line,
-    make_arguments,
-    make_step,
-    measure_call,
-    run_ours,
-)
+from regard.bench.survey import BUDGETS, Prepared, SurveyCall, SurveyRow, explain, prepare_call, time_prepared
 
-PROCESSES = 12  # that compile at once, at most
-COMPILE_SHARE = 0.5  # of the time there is, at most
-CALL_SECONDS = 45.0  # of a call that is measured, its process's start and its compilation included, at most
-COMPILED = ("FlexAttention", "formula, compiled")
-GPU_SHARE = 0.07  # of the GPU's memory for each process that compiles
+PROCESSES = 13  # that prepare calls at once, at most
+PREPARE_SHARE = 0.6  # of the time there is, at most
+CALL_SECONDS = 20.0  # of the timing of a call, at most
+FINISH_SECONDS = 12.0  # that processes may go on with a call when the time to prepare is over
+ATTEMPTS = 3  # at a call that finds too little memory beside those of the other processes
+PAUSE = 2.0  # seconds between them
+HELD_BYTES = 1 << 27  # of a call's tensors that are held until it is timed; larger ones are made again
 SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use the GPU
+
+Result = SurveyRow | str
 
 
 def measure_in_processes(
     calls: list[SurveyCall], device: str, end: float, report: Callable[[str], None]
-) -> Iterator[tuple[SurveyCall, SurveyRow | str]]:
+) -> Iterator[tuple[SurveyCall, Result]]:
     """Every call with its row, or with the reason why it has none, until the time is over."""
     start = perf_counter()
-    compiled = compile_calls(calls, device, start + (end - start) * COMPILE_SHARE)
-    report(f"{compiled} of {len(calls)} calls compiled beforehand in {perf_counter() - start:.0f} s")
-    worker: Worker | None = None
+    workers = [Worker(device) for _ in range(min(PROCESSES, max((os.cpu_count() or 1) - 1, 1), len(calls)))]
     try:
-        for call in calls:
+        prepared, failed = prepare_calls(calls, workers, start + (end - start) * PREPARE_SHARE)
+        seconds = perf_counter() - start
+        report(f"{len(prepared)} of {len(calls)} calls prepared in {seconds:.0f} s, {len(failed)} failed")
+        yield from failed.items()
+        for call, worker in prepared.items():
             if perf_counter() > end:
                 return
-            worker = worker or Worker(device)
-            result = worker.measure(call, CALL_SECONDS)
-            if result is None:
-                yield call, f"ended its process, or took more than {CALL_SECONDS:.0f} s"
-            else:
-                yield call, result
-            if not worker.alive:
-                worker.stop()
-                worker = None
+            yield call, worker.time(call, CALL_SECONDS)
     finally:
-        if worker is not None:
+        for worker in workers:
             worker.stop()
 
 
+def prepare_calls(
+    calls: list[SurveyCall], workers: list["Worker"], end: float
+) -> tuple[dict[SurveyCall, "Worker"], dict[SurveyCall, Result]]:
+    """The calls that are prepared until the time is over, with their processes, in order; and those that failed."""
+    left = list(reversed(calls))
+    prepared: dict[SurveyCall, Worker] = {}
+    failed: dict[SurveyCall, Result] = {}
+    for worker in workers:
+        if left:
+            worker.prepare(left.pop())
+    busy = [worker for worker in workers if worker.call is not None]
+    while busy and perf_counter() < end + FINISH_SECONDS:
+        ready = wait([worker.connection for worker in busy], timeout=0.5)
+        for worker in [worker for worker in busy if worker.connection in ready]:
+            call, answer = worker.call, worker.receive()
+            if answer is None:
+                prepared[call] = worker  # type: ignore[index]
+            else:
+                failed[call] = answer  # type: ignore[index]
+            if worker.alive and left and perf_counter() < end:
+                worker.prepare(left.pop())
+        busy = [worker for worker in busy if worker.call is not None]
+    for worker in busy:  # too slow
+        worker.stop()
+    return {call: prepared[call] for call in calls if call in prepared and prepared[call].alive}, failed
+
+
 class Worker:
-    """A process that measures the calls it is sent."""
+    """A process that prepares and times the calls it is sent, one after another."""
 
     def __init__(self, device: str) -> None:
         self.connection, other = SPAWN.Pipe()
         self.process = SPAWN.Process(target=serve_calls, args=(other, device), daemon=True)
         self.process.start()
+        self.call: SurveyCall | None = None  # that it is preparing
+        self.alive = True
         other.close()
 
-    def measure(self, call: SurveyCall, seconds: float) -> SurveyRow | str | None:
-        """The row of a call or why it has none; None where the process ends or takes longer, and it is then ended."""
+    def prepare(self, call: SurveyCall) -> None:
+        self.call = call
+        with suppress(OSError):
+            self.connection.send(("prepare", call))
+
+    def receive(self) -> str | None:
+        """Why the call that it was preparing failed; None where it is prepared."""
+        self.call = None
         try:
-            self.connection.send(call)
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.stop()
+            return "ended its process"
+
+    def time(self, call: SurveyCall, seconds: float) -> Result:
+        """The row of a prepared call, or why it has none."""
+        if not self.alive:
+            return "its process was ended by another call"
+        try:
+            self.connection.send(("time", call))
             if self.connection.poll(seconds):
                 return self.connection.recv()
+            problem = f"was not timed in {seconds:.0f} s"
         except (EOFError, OSError):
-            pass
+            problem = "ended its process"
         self.stop()
-        return None
-
-    @property
-    def alive(self) -> bool:
-        return self.process.is_alive()
+        return problem
 
     def stop(self) -> None:
-        stop_process(self.process)
+        self.alive, self.call = False, None
+        self.process.kill()
+        self.process.join()
         self.connection.close()
 
 
-def stop_process(process: BaseProcess) -> None:
-    process.kill()
-    process.join()
-
-
 def serve_calls(connection: Connection, device: str) -> None:
-    """Measure the calls that come, until the other side is gone; end after an error that leaves the GPU unusable."""
-    compile_alone()
-    with suppress(EOFError, OSError):
-        while True:
-            connection.send(measure_call(connection.recv(), device, compiled=True))
-            if device == "cuda":
-                try:
-                    torch.cuda.synchronize()
-                    torch.cuda.empty_cache()
-                except RuntimeError:
-                    return
-
-
-def compile_alone() -> None:
-    """Make torch compile in this process, without more of its own."""
+    """Prepare and time the calls that come, until the other side is gone."""
     from torch._inductor import config
 
     config.compile_threads = 1
-
-
-def compile_calls(calls: list[SurveyCall], device: str, end: float) -> int:
-    """Run each call once in several processes, until the time is over; the number that were run."""
-    queue, done = SPAWN.Queue(), SPAWN.Value("i", 0)
-    for call in sorted(calls, key=lambda call: call.trains, reverse=True):  # those with two passes take longest
-        queue.put(call)
-    count = min(PROCESSES, max((os.cpu_count() or 1) - 1, 1), len(calls))
-    processes = [SPAWN.Process(target=compile_queue, args=(queue, done, device), daemon=True) for _ in range(count)]
-    for process in processes:
-        process.start()
-    while perf_counter() < end and any(process.is_alive() for process in processes):
-        sleep(0.2)
-    for process in processes:
-        stop_process(process)
-    queue.cancel_join_thread()
-    return done.value
-
-
-def compile_queue(queue: Any, done: Any, device: str) -> None:
-    """Run the calls of a queue once each until it is empty."""
-    compile_alone()
-    if device == "cuda":
-        torch.cuda.set_per_process_memory_fraction(GPU_SHARE)
-    with suppress(Empty):
+    prepared: dict[SurveyCall, Prepared] = {}
+    with suppress(EOFError, OSError):
         while True:
-            compile_call(queue.get(timeout=1.0), device)
-            with done.get_lock():
-                done.value += 1
+            task, call = connection.recv()
+            connection.send(prepare(prepared, call, device) if task == "prepare" else time_one(prepared, call, device))
             if device == "cuda":
                 torch.cuda.empty_cache()
-            torch.compiler.reset()
 
 
-def compile_call(call: SurveyCall, device: str) -> str:
-    """Run a call and its compiled alternatives once; what failed is found again when it is measured."""
+def prepare(prepared: dict[SurveyCall, Prepared], call: SurveyCall, device: str) -> str | None:
+    """Why a call cannot be prepared; None where it is."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            made = prepare_call(call, device, compiled=True)
+        except torch.OutOfMemoryError as error:
+            if attempt == ATTEMPTS:
+                return explain(error)
+        except Exception as error:  # the process goes on with the next
+            return explain(error)
+        else:
+            if attempt == ATTEMPTS or not any("OutOfMemory" in reason for reason in made.left_out.values()):
+                break
+        torch.cuda.empty_cache()
+        sleep(PAUSE)
+    if made.bytes > HELD_BYTES:
+        made.release()
+    prepared[call] = made
+    return None
+
+
+def time_one(prepared: dict[SurveyCall, Prepared], call: SurveyCall, device: str) -> Any:
+    """The row of a prepared call, or why it has none."""
     try:
-        a = make_arguments(call, device)
-        grad = torch.randn_like(a.q[..., : a.v.shape[-1]])
-        functions = [lambda: run_ours(a)]
-        with suppress(RuntimeError, NotImplementedError):
-            for name, function in alternatives(a, device, compiled=True):
-                functions += [function] if name in COMPILED else []
-        for function in functions:
-            with suppress(RuntimeError, NotImplementedError):
-                make_step(function, a, grad)()
-    except Exception as error:  # a process that compiles must go on
-        return first_line(error)
-    return ""
+        return time_prepared(prepared.pop(call), device, BUDGETS[device])
+    except Exception as error:
+        return explain(error)

@@ -241,18 +241,22 @@ class MaskAsTensor:
 
     def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
         """The mask's tensor, and the rows without allowed keys, which see every key in it."""
-        with torch.inference_mode(False):  # later calls may need gradients
-            if self.bias is not None:
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+            if self.bias is None:
+                return allowed_pairs(mask, self.grid)
+            if starts_slowly(self.grid) and not self.grouped:
                 return as_bias(permitted_pairs(mask, self.grid), self.bias), None
-            return allowed_pairs(mask, self.grid)
+            allowed, dead = allowed_pairs(mask, self.grid)
+            return (as_bias(allowed, self.bias), None) if dead is None else (allowed, dead)
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dead: Tensor | None, scale: float, grouped: bool
 ) -> Tensor:
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
-    biased = mask.is_cuda and mask.dtype == q.dtype != torch.float64
-    if biased and not grouped and is_aligned(q) and is_aligned(k) and is_aligned(v):
+    biased = mask.is_cuda and mask.dtype == q.dtype != torch.float64 and not grouped
+    small = biased and q.numel() * k.shape[2] <= GPU_SMALL * q.shape[3]
+    if small and is_aligned(q) and is_aligned(k) and is_aligned(v):
         output = efficient_attention(q, k, v, mask, scale)
     else:
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
@@ -300,10 +304,8 @@ def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here."""
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if call.position is None or call.position.rotates:
-            if prefers_bias(call):
-                return as_bias(permitted_pairs(call.mask, call.grid), call.q.dtype), None
-            return allowed_pairs(call.mask, call.grid)
-        if takes_bias(call):
+            return MaskAsTensor.of(call).make(call.mask)
+        if takes_bias(call) and starts_slowly(call.grid) and call.q.shape[1] == call.k.shape[1]:
             allowed, dead = permitted_pairs(call.mask, call.grid), None
         else:
             allowed, dead = allowed_pairs(call.mask, call.grid)
@@ -340,14 +342,22 @@ def pair_indices(queries: int, keys: int, device: torch.device) -> tuple[Tensor,
 
 
 def takes_bias(call: Call) -> bool:
-    """Whether torch's kernels for this call give rows of −∞ in a bias zeros, and gradients of zeros."""
+    """Whether `efficient_attention` runs this call; it gives rows of −∞ in a bias zeros, and gradients of zeros."""
     return call.q.is_cuda and call.q.dtype != torch.float64
 
 
 def prefers_bias(call: Call) -> bool:
-    """Whether a mask is faster as a bias for `efficient_attention`: on a GPU, where starting a kernel is most of it."""
-    grid = call.grid
-    return takes_bias(call) and not in_cuda_graph() and grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
+    """Whether a mask is faster as a bias on a GPU: torch makes one of a boolean mask at each call.
+
+    A mask with tensors is made into one only for `efficient_attention`, which gives rows without keys zeros.
+    """
+    efficient = starts_slowly(call.grid) and call.q.shape[1] == call.k.shape[1]
+    return takes_bias(call) and not in_cuda_graph() and (efficient or not call.mask.tensors())
+
+
+def starts_slowly(grid: PairGrid) -> bool:
+    """Whether starting kernels takes longer than the kernels, so that `efficient_attention` is worth its time."""
+    return grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:

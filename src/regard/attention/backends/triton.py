@@ -106,6 +106,18 @@ def prepare(call: Call) -> AttentionFunction | None:
     return step.DotStep(p, solve) if decode.covers(p) is not None and step.covers(p) else None
 
 
+def prepare_fixed(call: Call) -> AttentionFunction | None:
+    """`run` as a function of q, k and v alone, for additive scores of few queries with the same weight; else None."""
+    others = (call.position, call.sink, call.bias, call.places)
+    if not isinstance(call.score, Additive) or call.dropout or any(x is not None for x in others):
+        return None
+    from ..kernels.additive import rows
+
+    p = lower(call)
+    same_type = p.q.dtype == p.k.dtype == p.v.dtype
+    return rows.RowStep(p) if same_type and rows.covers(p) else None
+
+
 def round_inputs(p: LoweredCall, call: Call) -> LoweredCall:
     """The call with what was computed exactly from q and k rounded for the tensor cores."""
     dtype = p.v.dtype

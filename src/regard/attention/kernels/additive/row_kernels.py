@@ -28,6 +28,12 @@ def load_scores(p_scores, o_i, o_j, queries, keys):
     return tl.load(p_scores + o_i.to(tl.int64)[:, None] * keys + o_j[None, :], mask=m_pairs, other=-float("inf"))
 
 
+@triton.jit
+def visible_keys(b_s, o_j, keys, MASK: tl.constexpr):
+    """Which keys some query of a tile may see: others are not read, and may be anything."""
+    return (tl.max(b_s, 0) > -float("inf")) if MASK else o_j < keys
+
+
 @triton.jit(
     do_not_specialize=[
         "heads", "group_size", "queries", "keys", "slope", "stride_mb", "stride_mh", "stride_mq", "stride_mn",
@@ -77,7 +83,8 @@ def scores_kernel(
 @triton.jit(do_not_specialize=["heads", "group_size", "queries", "keys"])
 def mix_kernel(
     p_scores, p_v, p_output, p_lse, stride_vb, stride_vh, stride_vn, heads, group_size, queries, keys,
-    DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr, PRECISION: tl.constexpr,
+    MASK: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o = Σ_j p·v / l and lse = m + log l of BM queries and BDV values, with a running maximum m and sum l."""
     CHUNKS: tl.constexpr = (DV + BDV - 1) // BDV
@@ -95,7 +102,7 @@ def mix_kernel(
     for n in range(0, keys, BN):
         o_j = n + tl.arange(0, BN)
         b_s = load_scores(p_scores, o_i, o_j, queries, keys)
-        m_j = tl.max(b_s, 0) > -float("inf")  # keys that no query may see are not read
+        m_j = visible_keys(b_s, o_j, keys, MASK)
         b_new_m = tl.maximum(b_m, tl.max(b_s, 1))
         b_p = tl.exp2(b_s - b_new_m[:, None])
         b_alpha = tl.exp2(b_m - b_new_m)
@@ -117,11 +124,47 @@ def mix_kernel(
         tl.store(p_lse + i_bh.to(tl.int64) * queries + o_i, b_lse, mask=o_i < queries)
 
 
+@triton.jit(do_not_specialize=["heads", "group_size", "keys"])
+def mix_one_kernel(
+    p_scores, p_v, p_output, p_lse, stride_vb, stride_vh, stride_vn, heads, group_size, keys,
+    MASK: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr,
+):  # fmt: skip
+    """`mix_kernel` for one query of each head, without a product of matrices."""
+    CHUNKS: tl.constexpr = (DV + BDV - 1) // BDV
+    i_v, i_bh = tl.program_id(0) % CHUNKS, tl.program_id(0) // CHUNKS
+    i_b, i_h = i_bh // heads, i_bh % heads
+    p_v = head_pointer(p_v, i_b, i_h // group_size, stride_vb, stride_vh)
+    p_scores += i_bh.to(tl.int64) * keys
+    o_v = i_v * BDV + tl.arange(0, BDV)
+    b_m = MAX_INIT
+    b_l = 0.0
+    b_o = tl.zeros([BDV], tl.float32)
+    for n in range(0, keys, BN):
+        o_j = n + tl.arange(0, BN)
+        b_s = tl.load(p_scores + o_j, mask=o_j < keys, other=-float("inf"))
+        m_j = (b_s > -float("inf")) if MASK else o_j < keys
+        p_rows = p_v + o_j.to(tl.int64)[:, None] * stride_vn + o_v[None, :]
+        b_v = tl.load(p_rows, mask=m_j[:, None] & (o_v < DV)[None, :], other=0.0).to(tl.float32)
+        b_new_m = tl.maximum(b_m, tl.max(b_s, 0))
+        b_p = tl.exp2(b_s - b_new_m)
+        b_alpha = tl.exp2(b_m - b_new_m)
+        b_l = b_l * b_alpha + tl.sum(b_p, 0)
+        b_o = b_o * b_alpha + tl.sum(b_p[:, None] * b_v, 0)
+        b_m = b_new_m
+    m_alive = b_l > 0
+    b_safe = tl.where(m_alive, b_l, 1.0)
+    p_row = p_output + i_bh.to(tl.int64) * DV + o_v
+    tl.store(p_row, (b_o / b_safe).to(p_output.dtype.element_ty), mask=o_v < DV)
+    if i_v == 0:
+        tl.store(p_lse + i_bh, tl.where(m_alive, (b_m + tl.log2(b_safe)) * LN2, -float("inf")))
+
+
 @triton.jit(do_not_specialize=["heads", "group_size", "queries", "keys"])
 def ds_kernel(
     p_scores, p_v, p_grad, p_output, p_lse, p_ds, p_p,
     stride_vb, stride_vh, stride_vn, heads, group_size, queries, keys,
-    DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr, PRECISION: tl.constexpr,
+    MASK: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """p = exp(s − lse) and ds = p · (do·v − δ) with δ = Σ o · do, of BM queries and BN keys."""
     tiles_n, tiles_q = tl.cdiv(keys, BN), tl.cdiv(queries, BM)
@@ -137,7 +180,7 @@ def ds_kernel(
     b_lse = tl.load(p_lse + i_bh.to(tl.int64) * queries + o_i, mask=o_i < queries, other=-float("inf"))
     b_lse = tl.where(b_lse == -float("inf"), 0.0, b_lse * LOG2E)
     b_p = tl.exp2(b_s - b_lse[:, None])
-    m_j = tl.max(b_s, 0) > -float("inf")
+    m_j = visible_keys(b_s, o_j, keys, MASK)
     b_dp = tl.zeros([BM, BN], tl.float32)
     b_delta = tl.zeros([BM], tl.float32)
     for d in range(0, DV, BDV):

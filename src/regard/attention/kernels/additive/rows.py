@@ -13,16 +13,20 @@ Queries are so few that scores, ds and p, one number for each pair and head, are
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from ...call import LoweredCall
+from ...call import LoweredCall, device_guard
 from ...costs import few_additive_queries
-from ...execution import mask_cache
+from ...execution import mask_cache, new_plan
 from ...parts.masks import Everything
 from ...tracing import in_cuda_graph
 from ..launch import Launch, compile_together, next_power, pad_dot, stride_arguments
-from .row_kernels import dqk_kernel, ds_kernel, dv_kernel, mix_kernel, scores_kernel
+from .row_kernels import dqk_kernel, ds_kernel, dv_kernel, mix_kernel, mix_one_kernel, scores_kernel
 
 MAX_SCORES = 1 << 27  # of a call
 PRECISION = "tf32x3"  # float32 products: three on tensor cores, as exact as one without them
@@ -44,6 +48,7 @@ class RowLaunches:
 
     def __init__(self, p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, mask: Tensor):
         (batch, heads, queries, head_dim), (kv_heads, keys, dim_v) = q.shape, v.shape[1:]
+        self.rows, self.pairs, self.output = q.shape[:3], (*q.shape[:3], keys), (*q.shape[:3], dim_v)
         masked = not isinstance(p.mask, Everything)
         steps = mask.stride() if masked else (0,) * 4
         mask_steps = {f"stride_m{axis}": step for axis, step in zip("bhqn", steps, strict=True)}
@@ -62,7 +67,8 @@ class RowLaunches:
             scores_kernel, batch * heads * -(-queries // few) * -(-keys // columns),
             **fixed, BQ=few, BN=columns, BD=width, num_warps=4,
         )  # fmt: skip
-        self.mix = Launch(mix_kernel, batch * heads * row_tiles * chunks, **fixed, **of_values)
+        mix = mix_one_kernel if queries == 1 else mix_kernel
+        self.mix = Launch(mix, batch * heads * row_tiles * chunks, **fixed, **of_values)
         self.ds = Launch(
             ds_kernel, batch * heads * row_tiles * self.tiles, **fixed, **(of_values | {"BDV": min(values, 64)})
         )
@@ -71,6 +77,37 @@ class RowLaunches:
         self.dqk = Launch(
             dqk_kernel, batch * kv_heads * self.tiles * -(-head_dim // narrow), **fixed, BN=near, BD=narrow, num_warps=4
         )
+
+    def compute_scores(self, q: Tensor, k: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
+        scores = q.new_empty(self.pairs, dtype=torch.float32)
+        self.scores(q, k, weight, mask, scores)
+        return scores
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, mask: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp."""
+        scores = self.compute_scores(q, k, weight, mask)
+        output, lse = q.new_empty(self.output, dtype=dtype), q.new_empty(self.rows, dtype=torch.float32)
+        self.mix(scores, v, output, lse)
+        return output, lse
+
+    def backward(
+        self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, mask: Tensor, grad: Tensor, output: Tensor, lse: Tensor
+    ) -> list[Tensor]:
+        """Gradients of q, k, v and weight."""
+        scores = self.compute_scores(q, k, weight, mask)
+        grad = grad.to(v.dtype).contiguous()
+        weights = torch.empty_like(scores, dtype=v.dtype)
+        self.ds(scores, v, grad, output.contiguous(), lse, scores, weights)  # ds takes the scores' place
+        dk, dv = (x.new_empty(x.shape) for x in (k, v))
+        self.dv(weights, grad, dv)
+        whole = self.tiles == 1
+        dq_parts = q.new_empty(*self.rows, self.tiles, q.shape[3], dtype=q.dtype if whole else torch.float32)
+        dw_parts = q.new_empty(*self.rows[:2], self.tiles, q.shape[3], dtype=torch.float32)
+        self.dqk(q, k, weight, scores, dq_parts, dk, dw_parts)
+        dq = dq_parts.view(q.shape) if whole else dq_parts.sum(3).to(q.dtype)
+        return [dq, dk, dv, dw_parts.sum((0, 2))]
 
     @classmethod
     def of(cls, p: LoweredCall) -> tuple[RowLaunches, tuple[Tensor, ...]]:
@@ -85,6 +122,64 @@ class RowLaunches:
 
 def aligned(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+class RowStep:
+    """Calls that differ in the contents and layout of q, k and v alone: few steps of the host before the kernels.
+
+    It does not hold the weight, whose changes end it.
+    """
+
+    def __init__(self, p: LoweredCall):
+        if p.weight is None:
+            raise TypeError("Additive attention needs its weight.")
+        self.weight, self.trains, self.exact = weakref.ref(p.weight), any(p.needs_grad), p.exact_output
+        self.mask = None if isinstance(p.mask, Everything) else mask_bytes(p)
+        self.compiled = False
+        none = dict.fromkeys(("q", "k", "v", "weight"), p.q.new_empty(0))
+        self.problem = replace(p, **none, plan=new_plan())  # type: ignore[arg-type]
+        self.launches: dict[tuple[object, ...], RowLaunches] = {}
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weight = self.weight()
+        if weight is None:
+            raise RuntimeError("The weight is gone.")
+        layout = (q.stride(), k.stride(), v.stride(), (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15)
+        launches = self.launches.get(layout)
+        with device_guard(q):
+            if launches is None:
+                if not q.stride(-1) == k.stride(-1) == v.stride(-1) == weight.stride(-1) == 1:
+                    return self(q.contiguous(), k.contiguous(), v.contiguous())
+                p = replace(self.problem, q=q, k=k, v=v, weight=weight)
+                launches = self.launches[layout] = RowLaunches(p, q, k, v, q if self.mask is None else self.mask)
+                if self.trains:
+                    compile_both(p)
+            if self.trains:
+                return RowFunction.apply(self, launches, q, k, v, weight)  # type: ignore[return-value]
+            return launches.forward(q, k, v, weight, q if self.mask is None else self.mask, v.dtype)[0]
+
+
+class RowFunction(torch.autograd.Function):
+    """A step with its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, step: RowStep, launches: RowLaunches, q: Tensor, k: Tensor, v: Tensor, weight: Tensor
+    ) -> Tensor:
+        mask = q if step.mask is None else step.mask
+        output, lse = launches.forward(q, k, v, weight, mask, torch.float32 if step.exact else v.dtype)
+        ctx.step, ctx.launches = step, launches
+        ctx.save_for_backward(q, k, v, weight, output, lse)
+        return output if output.dtype == v.dtype else output.to(v.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, weight, output, lse = ctx.saved_tensors
+        mask = q if ctx.step.mask is None else ctx.step.mask
+        with device_guard(q):
+            dq, dk, dv, dw = ctx.launches.backward(q, k, v, weight, mask, grad, output, lse)
+        return None, None, dq, dk, dv, dw.to(weight.dtype)
 
 
 def mask_bytes(p: LoweredCall) -> Tensor:
@@ -102,47 +197,29 @@ def mask_bytes(p: LoweredCall) -> Tensor:
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output, in float32 where gradients need it, and log-sum-exp; without the sink."""
     if any(p.needs_grad):
-        key = (forward, p.q.device, p.q.dtype, p.q.shape[3], p.v.shape[3], p.activation, isinstance(p.mask, Everything))
-        key = (*key, p.q.shape[2] == 1, min(pad_dot(p.k.shape[2]), 64))
-
-        def run_both() -> None:
-            output, lse = run_forward(p)
-            backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
-
-        compile_together(key, run_both)
+        compile_both(p)
     return run_forward(p)
+
+
+def compile_both(p: LoweredCall) -> None:
+    """Compile the kernels of both passes together, the first time for such problems."""
+    keys = p.k.shape[2]
+    key = (compile_both, p.q.device, p.q.dtype, p.q.shape[3], p.v.shape[3], p.activation, isinstance(p.mask, Everything))
+
+    def run_both() -> None:
+        output, lse = run_forward(p)
+        backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
+
+    compile_together((*key, p.q.shape[2] == 1, min(pad_dot(keys), 64)), run_both)
 
 
 def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """`forward` with kernels that are compiled one by one where they are new."""
     launches, (q, k, v, weight, mask) = RowLaunches.of(p)
-    scores = compute_scores(launches, q, k, weight, mask)
-    output = q.new_empty(*q.shape[:3], v.shape[3], dtype=torch.float32 if p.exact_output else v.dtype)
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    launches.mix(scores, v, output, lse)
-    return output, lse
-
-
-def compute_scores(launches: RowLaunches, q: Tensor, k: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
-    scores = q.new_empty(*q.shape[:3], k.shape[2], dtype=torch.float32)
-    launches.scores(q, k, weight, mask, scores)
-    return scores
+    return launches.forward(q, k, v, weight, mask, torch.float32 if p.exact_output else v.dtype)
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v and weight; None for the others, which these problems have not."""
     launches, (q, k, v, weight, mask) = RowLaunches.of(p)
-    (batch, heads, queries, head_dim), (kv_heads, keys, dim_v) = q.shape, v.shape[1:]
-    scores = compute_scores(launches, q, k, weight, mask)
-    grad = grad.to(v.dtype).contiguous()
-    weights = torch.empty_like(scores, dtype=v.dtype)
-    launches.ds(scores, v, grad, output.contiguous(), lse, scores, weights)  # ds takes the scores' place
-    dv = v.new_empty(batch, kv_heads, keys, dim_v)
-    launches.dv(weights, grad, dv)
-    whole = launches.tiles == 1
-    dq_parts = q.new_empty(batch, heads, queries, launches.tiles, head_dim, dtype=q.dtype if whole else torch.float32)
-    dw_parts = q.new_empty(batch, heads, launches.tiles, head_dim, dtype=torch.float32)
-    dk = k.new_empty(batch, kv_heads, keys, head_dim)
-    launches.dqk(q, k, weight, scores, dq_parts, dk, dw_parts)
-    dq = dq_parts[:, :, :, 0] if whole else dq_parts.sum(3).to(q.dtype)
-    return [dq, dk, dv, dw_parts.sum((0, 2)), None, None, None, None]
+    return [*launches.backward(q, k, v, weight, mask, grad, output, lse), None, None, None, None]
