@@ -27,6 +27,8 @@ from .parts.tiles import tile_states
 RECORDED = Path(__file__).with_name("gpu_costs.json")
 HEAD_DIM = 64  # of the calls that were measured; the cost of a pair is proportional to it
 LAYERS = 12  # attentions that share the mask of a batch, as the layers of a model do
+TABLE_COST = 1.25  # of a pair with a table by distance: what ours takes more than torch's kernels with a tensor do
+MAKE_PAIR = 8.0  # ps for an element of a large tensor of biases, once for the layers that share it
 WAIT = 400.0  # µs of a dense call from which on the contents of a new mask decide
 TILE = 64
 ASSUMED: ContextVar[Mapping[str, PassCosts] | None] = ContextVar("costs in place of the measured ones", default=None)
@@ -87,13 +89,17 @@ def read_costs() -> dict[str, PassCosts]:
         ) from None
 
 
-def dense_is_faster(call: Call) -> bool:
-    """Whether torch's kernels, with the mask as a tensor, are expected to run a call faster than the mask's tiles."""
+def dense_is_faster(call: Call, made: int = 0) -> bool:
+    """Whether torch's kernels, with the mask as a tensor, are expected to run a call faster than the mask's tiles.
+
+    A tensor of biases of which only a few are kept costs the time that its `made` elements take.
+    """
     costs, pairs, new_mask = pass_costs(call), weighted_pairs(call), bool(call.mask.tensors())
-    dense = costs.dense(pairs)
+    dense = costs.dense(pairs) + made * MAKE_PAIR * 1e-6 / LAYERS
     if dense <= costs.tiles(0.0, new_mask) or (new_mask and not reads_contents(call)):
         return True
-    return dense <= costs.tiles(pairs * visited_share(call), new_mask)
+    table = call.position is not None and bool(call.position.tensors())
+    return dense <= costs.tiles(pairs * visited_share(call) * (TABLE_COST if table else 1.0), new_mask)
 
 
 def reads_contents(call: Call) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..call import Call, lower, without_autocast
 from ..costs import dense_is_faster, reads_contents
-from ..execution import AttentionFunction, FunctionOfMask, mask_cache, tensor_cache
+from ..execution import AttentionFunction, FunctionOfMask, Storage, mask_cache, tensor_cache
 from ..parts.mask import Mask, PairGrid
 from ..parts.masks import Causal, Everything
 from ..parts.pair_bias import PairBias
@@ -32,10 +32,12 @@ name = "sdpa"
 
 GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a GPU
 BIAS_ELEMENTS = 1 << 22  # the same for a bias by distance, which kernels of ours compute as they go
+TABLE_ELEMENTS = 1 << 26  # the same for a table that is not learned, with which kernels of ours take longer
 NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_dim
 GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
+LARGE_BIASES = Storage(4)  # those of more than BIAS_ELEMENTS
 CACHED = 1 << 16  # elements up to which the tensor of a mask without tensors is cached
 
 
@@ -112,12 +114,20 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
     if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
         return f"{needs}, and their gradients may differ from call to call"
     no_kernel = max(call.q.shape[-1], call.v.shape[-1]) > max(MAX_HEAD_DIM.values())  # none of ours
-    limit = NO_KERNEL_ELEMENTS if no_kernel else BIAS_ELEMENTS if biased else GPU_ELEMENTS
+    limit = NO_KERNEL_ELEMENTS if no_kernel else bias_limit(call) if biased else GPU_ELEMENTS
     if tensor_elements(call, biased, limit) > limit:
         return f"{needs}, of more than {limit:,} elements"
     if no_kernel:
         return None
-    return None if dense_is_faster(call) else f"{needs}, which takes longer than the tiles of the mask"
+    made = tensor_elements(call, True, limit) if biased else 0
+    faster = dense_is_faster(call, made if made > BIAS_ELEMENTS else 0)
+    return None if faster else f"{needs}, which takes longer than the tiles of the mask"
+
+
+def bias_limit(call: Call) -> int:
+    """Elements up to which a GPU may get a bias by distance as a tensor."""
+    table = call.position is not None and bool(call.position.tensors()) and not call.mask.tensors()
+    return TABLE_ELEMENTS if table else BIAS_ELEMENTS
 
 
 def learns_position(call: Call) -> bool:
@@ -198,12 +208,27 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
         return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
     if position is None:
         return MaskAsTensor.of(call).function(call.mask) if cacheable(call) else None
-    limit = CACHED if call.q.device.type == "cpu" else BIAS_ELEMENTS
-    if tensor_elements(call, True, limit) > limit:
+    limit = CACHED if call.q.device.type == "cpu" else bias_limit(call)
+    if (elements := tensor_elements(call, True, limit)) > limit:
         return None
-    tensor, dead = make_mask_tensor(call)
     how = MaskAsTensor.of(call)
+    if limit == TABLE_ELEMENTS and elements > BIAS_ELEMENTS:
+        return recall_bias(call, how)
+    tensor, dead = make_mask_tensor(call)
     return functools.partial(masked_attention, mask=tensor, dead=dead, scale=how.scale, grouped=how.grouped)
+
+
+def recall_bias(call: Call, how: MaskAsTensor) -> AttentionFunction:
+    """Attention with a bias of which only a few are kept; it is made again from the position when it is gone."""
+    sizes = {name: getattr(call, name).shape for name in "qkv"}
+    light = replace(call, **{name: call.q.new_empty(1, 1, 1, 1).expand(size) for name, size in sizes.items()})
+    key = object()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        tensor, dead = LARGE_BIASES.get(key, lambda: make_mask_tensor(light))
+        return masked_attention(q, k, v, mask=tensor, dead=dead, scale=how.scale, grouped=how.grouped)
+
+    return attend
 
 
 def plain_attention(scale: float | None, causal: bool, grouped: bool) -> AttentionFunction:

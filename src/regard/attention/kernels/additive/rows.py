@@ -203,8 +203,8 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 
 def compile_both(p: LoweredCall) -> None:
     """Compile the kernels of both passes together, the first time for such problems."""
-    keys = p.k.shape[2]
-    key = (compile_both, p.q.device, p.q.dtype, p.q.shape[3], p.v.shape[3], p.activation, isinstance(p.mask, Everything))
+    keys, masked = p.k.shape[2], not isinstance(p.mask, Everything)
+    key = (compile_both, p.q.device, p.q.dtype, p.q.shape[3], p.v.shape[3], p.activation, masked)
 
     def run_both() -> None:
         output, lse = run_forward(p)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -133,6 +134,21 @@ class DecodeLaunches:
             merge_kernel, rows, splits=splits, keep_scale=keep_scale(p.dropout) if drops else 1.0, **sizes
         )
 
+        sizes = (self.acc_parts, self.row_parts, self.row_parts, (rows,))  # the last is the log-sum-exp
+        *self.offsets, self.bytes = accumulate((align_up(4 * math.prod(size)) for size in sizes), initial=0)
+
+    def output_alone(self, q: Tensor, *tensors: Tensor) -> Tensor:
+        """`forward` without a sink and without the log-sum-exp: all else that kernels write is one piece of memory."""
+        if self.merge.run is None:
+            return self.forward(None, q, *tensors)[0]
+        scratch = q.new_empty(self.bytes, dtype=torch.uint8)
+        first = scratch.data_ptr()
+        *parts, lse = [first + offset for offset in self.offsets]
+        self.start_splits(q, *tensors, *parts)
+        output = q.new_empty(self.output, dtype=self.output_dtype)
+        self.merge(*parts, None, output, lse)
+        return output
+
     def forward(self, sink: Tensor | None, q: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         parts = [q.new_empty(size, dtype=torch.float32) for size in (self.acc_parts, self.row_parts, self.row_parts)]
         self.start_splits(q, *tensors, *parts)
@@ -162,11 +178,16 @@ class DecodeStep:
                     return self(q.contiguous(), k.contiguous(), v.contiguous())
                 launches = DecodeLaunches(replace(self.problem, q=q, k=k, v=v), self.tensors(q, k, v), 0, False)
                 self.launches[layout] = launches
-            return launches.forward(None, *self.tensors(q, k, v))[0]
+            return launches.output_alone(*self.tensors(q, k, v))
 
     def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         """What the kernels take; q stands for what this step has not."""
         return q, k, v, q if self.slopes is None else self.slopes, q, q, q, q, q, q
+
+
+def align_up(count: int) -> int:
+    """The least multiple of 256 bytes that is not below the count."""
+    return -(-count // 256) * 256
 
 
 def bias_form(p: LoweredCall) -> int:
