@@ -69,12 +69,12 @@ def rows() -> Iterator[Callable[[], Row]]:
     yield vit
     yield new_lengths
     yield t5_fixed
-    yield t5_learned
     yield own_mask
     for batch, tokens in ((8, 128), (8, 512), (1, 4096)):
         for padded in (False, True):
             yield lambda batch=batch, tokens=tokens, padded=padded: bert(batch, tokens, padded)
     yield watched
+    yield t5_learned
 
 
 def decode_plain(batch: int) -> Row:
