@@ -106,7 +106,7 @@ def test_version() -> None:
 
 
 def test_a_plan_reads_as_a_table() -> None:
-    q = torch.randn(1, 4, 64, 8)
+    q = torch.randn(1, 4, 1024, 8)
     plan = rg.plan(q, q, q, mask=rg.Causal() & rg.Window(9), position=rg.Alibi())
     text = str(plan)
     assert plan.backend == "blockwise" and set(plan.reasons) == set(BACKENDS) - {"blockwise"}
@@ -135,7 +135,7 @@ def test_the_plan_says_who_runs() -> None:
     )
     plans = {
         "sdpa": {},
-        "blockwise": {"position": rg.Alibi()},
+        "blockwise": {"position": rg.Shaw(torch.randn(2, 3, 8), zero=1)},
         "edges": {"mask": sparse},
     }
     for name, parts in plans.items():

@@ -254,7 +254,7 @@ def cut_unseen_keys(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor
     if span is None or not 0 < span[0] < keys:
         return k, v
     first = int(span[0]) // mask.key_period * mask.key_period
-    return (k[:, :, first:], v[:, :, first:]) if first else (k, v)
+    return (k.narrow(2, first, keys - first), v.narrow(2, first, keys - first)) if first else (k, v)
 
 
 def has_rows(position: Position | None) -> bool:

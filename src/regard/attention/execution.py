@@ -147,11 +147,14 @@ class PlanCache:
 
     def __init__(self, limit: int = MASKS) -> None:
         self.masks = Storage(limit)
+        self.constant: dict[int, tuple[weakref.ref[Mask], MaskCache]] = {}  # of masks that cannot change, by id
         self.choices = Storage(KINDS)
         self.functions = Storage(KINDS)
 
     def mask(self, mask: Mask, *parts: Part) -> MaskCache:
         """The entry of a mask, or of a mask and the contents of other parts, made where there is none."""
+        if not parts and (constant := self.constant.get(id(mask))) is not None and constant[0]() is mask:
+            return constant[1]
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
             key = field_key(mask, objects)
@@ -164,6 +167,9 @@ class PlanCache:
             drop = functools.partial(self.drop, key) if objects else None
             entry = MaskCache([reference(x, drop) for x in objects])
             self.masks.put(key, entry)
+        if not parts and not objects and is_constant(mask):
+            number = id(mask)
+            self.constant[number] = weakref.ref(mask, lambda _: self.constant.pop(number, None)), entry
         return entry
 
     def drop(self, key: Hashable, _: object) -> None:
@@ -175,6 +181,7 @@ class PlanCache:
     def clear(self) -> None:
         for storage in (self.masks, self.choices, self.functions):
             storage.values.clear()
+        self.constant.clear()
 
 
 CACHE = PlanCache()
@@ -200,6 +207,14 @@ def field_key(value: object, tensors: list[Mask | Tensor]) -> Hashable:
     if isinstance(value, tuple) and cls is tuple:
         return cls, *[field_key(item, tensors) for item in value]
     raise TypeError(cls)
+
+
+def is_constant(value: object) -> bool:
+    """Whether a field can never have another value: numbers, and frozen parts of such fields."""
+    if isinstance(value, Part):
+        frozen = is_dataclass(value) and type(value).__dataclass_params__.frozen  # pyright: ignore
+        return frozen and all(is_constant(x) for x in vars(value).values())
+    return type(value) is int or type(value) in PLAIN
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """The weights of attention and their statistics, exact, without the queries × keys matrix.
 
-Two passes over the tiles that `blockwise` visits. The first computes each query's log-sum-exp. With it every tile of
-the second gives true weights p = exp(s − lse), and all statistics are sums of them:
+Over the tiles that `blockwise` visits. With the largest score m of a query, or its log-sum-exp where that is known from
+a pass before, a tile gives e = exp(s − m), the weights are p = e · exp(m − lse), and all statistics are sums of them:
 
     entropy = Σ p (lse − s),   distance = Σ p |i − j|,   peak = max p,   received = Σ_i p
 
@@ -21,7 +21,8 @@ from ..errors import BadInput, TooLarge, Unsupported
 from ..machine import format_bytes, free_memory
 from .backends import edges
 from .backends.backend import reason_against
-from .backends.blockwise.schedule import KeySpan, plan_chunks
+from .backends.blockwise import schedule
+from .backends.blockwise.schedule import ChunkShape, KeySpan, chunk_shape, plan_chunks
 from .backends.blockwise.tile import QueryTile, TileInputs
 from .backends.edge_positions import fold_biases, sum_by_index
 from .backends.sinks import add_to_lse
@@ -37,9 +38,13 @@ from .parts.positions import Position
 from .parts.scores import Score
 from .parts.sink import Sink
 from .sharding import SequenceLayout
+from .stable_topk import stable_topk
 from .view import View
 
-MASKED = -1.0  # below every weight while the largest are gathered
+MASKED = -torch.inf  # instead of a weight while the largest are gathered
+NEGLIGIBLE = -1e4  # a difference of scores whose exponential is 0, and 0 times it no NaN as with −∞
+SPANS = 4  # times as many scores at once as in `blockwise`: the fewer tiles, the fewer operations are started
+ROWS = (128, 64, 32, 16)  # queries in a chunk that is scored against every key at once
 
 
 class LookOptions(NamedTuple):
@@ -181,65 +186,128 @@ class ViewSums:
 
 
 def sum_tiles(p: LoweredCall, sums: ViewSums) -> None:
-    """Both passes over the non-empty tiles, chunk of queries by chunk of queries."""
+    """The statistics from the non-empty tiles, chunk of queries by chunk of queries.
+
+    A chunk whose keys fit into one span is scored once; another first for the log-sum-exp of its rows.
+    """
     inputs = TileInputs(p)
-    for chunk in plan_chunks(p):
+    for chunk in plan_chunks(p, view_shape(p)):
         if not chunk.spans:
             continue
         tile = inputs.tile(chunk)
         rows = (chunk.batch, slice(None), slice(chunk.first, chunk.last))
-        lse = torch.stack([tile.scores(span).logsumexp(-1) for span in chunk.spans]).logsumexp(0).flip(2)
-        lse = lse if p.sink is None else add_to_lse(lse, p.sink)
-        sums.lse[rows] = lse
+        lse = None
+        if len(chunk.spans) > 1:
+            spans = torch.cat([span_lse(tile.scores(span)) for span in chunk.spans], dim=-1)
+            lse = with_sink(spans.logsumexp(-1, keepdim=True), p)
+            sums.lse[rows] = lse.flatten(2).flip(2)
         for span in chunk.spans:
-            scores = tile.scores(span).flip(2)
-            add_tile(sums, tile, span, rows, slice(span.first, span.last), scores, lse[..., None])
+            add_tile(sums, tile, span, rows, slice(span.first, span.last), lse)
 
 
-def add_tile(sums: ViewSums, tile: QueryTile, span: KeySpan, rows: tuple, keys: slice, s: Tensor, lse: Tensor) -> None:
-    """Add the scores `[batch, heads, rows, width]` of a tile's span to the statistics of these rows and keys."""
-    weights = (s - lse.masked_fill(lse == -torch.inf, torch.inf)).exp_()
-    sums.entropy[rows] += (weights * (lse - s)).masked_fill_(weights == 0, 0.0).sum(-1)
-    j = torch.arange(keys.start, keys.stop, device=s.device)
-    distance = tile.distances(span.first, span.last).abs().to(s.dtype)
-    by_pair = distance.dim() == 2
-    sums.distance[rows] += torch.einsum("bhij,ij->bhi" if by_pair else "bhij,bxij->bhi", weights, distance)
-    sums.peak[rows] = torch.maximum(sums.peak[rows], weights.amax(-1))
-    sums.received[rows[0], :, keys] += weights.sum(2)
-    if sums.weights is not None:
-        sums.weights[*rows, keys] = weights
-    if sums.top:
-        merge_top(sums, rows, j, weights.masked_fill(s == -torch.inf, MASKED))
+def view_shape(p: LoweredCall) -> ChunkShape:
+    """Chunks of as many rows as can be scored against every key at once; else those of `blockwise`, of more scores."""
+    shape = chunk_shape(p, SPANS * schedule.ELEMENTS)
+    heads, queries, keys = p.q.shape[1], p.q.shape[2], -(-p.k.shape[2] // shape.columns) * shape.columns
+    for rows in ROWS:
+        scores = heads * min(rows, queries) * keys
+        if scores <= SPANS * schedule.ELEMENTS:
+            return ChunkShape(min(rows, queries), shape.columns, keys, SPANS * schedule.ELEMENTS // max(scores, 1))
+    return shape
+
+
+def span_lse(s: Tensor) -> Tensor:
+    """The log-sum-exp of each row, `[batch, heads, rows, 1]`, in the scores' own memory."""
+    m = s.amax(-1, keepdim=True)
+    finite = m.masked_fill(m == -torch.inf, 0.0)
+    return finite + s.sub_(finite).exp_().sum(-1, keepdim=True).log()
+
+
+def with_sink(lse: Tensor, p: LoweredCall) -> Tensor:
+    """A log-sum-exp `[batch, heads, rows, 1]` together with the sink, if there is one."""
+    return lse if p.sink is None else add_to_lse(lse.squeeze(-1), p.sink)[..., None]
+
+
+def add_tile(
+    sums: ViewSums, tile: QueryTile, span: KeySpan, rows: tuple, keys: slice, lse: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Add a span of keys to the statistics of a chunk's rows; `rows` and `keys` say where in the sums.
+
+    `lse` `[batch, heads, rows, 1]`, last row to first as in the tile; None where the span has all keys of the rows.
+    Returns e `[batch, heads, rows, width]` and a factor for each row by which they are the weights, in that order too,
+    in memory that the next tile overwrites.
+    """
+    p = tile.inputs.call
+    s = tile.scores(span)
+    top, index = stable_topk(s, min(sums.top, s.shape[-1])) if sums.top else (s.amax(-1, keepdim=True), None)
+    highest = top[..., :1]
+    m = highest if lse is None else lse
+    m = m.masked_fill(m == -torch.inf, 0.0)
+    shifted = s.sub_(m)
+    if span.mixed or p.pair_bias is not None:
+        shifted.clamp_(min=NEGLIGIBLE)
+    e = torch.exp(shifted, out=tile.inputs.buffer(0, s.shape))
+    if lse is None:
+        alive = highest > -torch.inf
+        total = e.sum(-1, keepdim=True).masked_fill_(~alive, 0.0)
+        lse = with_sink(m + total.log(), p)
+        sums.lse[rows] = lse.flatten(2).flip(2)
+        factor = (m - lse).exp_().masked_fill_(~alive, 0.0)
+        entropy = factor * total * (lse - m).masked_fill_(~alive, 0.0)
+    else:
+        factor, entropy = (lse > -torch.inf).to(s.dtype), 0.0
+    surprise = torch.mul(shifted, e, out=shifted).sum(-1, keepdim=True)
+    add_rows(sums.entropy, rows, entropy - factor * surprise)
+    distance = tile.reversed_distances(span).to(s.dtype)
+    add_rows(sums.distance, rows, factor * torch.mul(e, distance, out=shifted).sum(-1, keepdim=True))
+    peak = (highest - lse).exp_().masked_fill_(highest == -torch.inf, 0.0)
+    sums.peak[rows] = torch.maximum(sums.peak[rows], peak.squeeze(-1).flip(2))
+    received = sum_rows(e, factor, None if sums.map is None else map_rows(sums.map, sums.grid, rows[2]))
+    sums.received[rows[0], :, keys] += received.sum(2)
     if sums.map is not None:
-        add_to_map(sums.map, sums.grid, rows, keys, weights)
+        add_to_map(sums.map, sums.grid, rows, keys, received)
+    if sums.weights is not None:
+        sums.weights[*rows, keys] = (e * factor).flip(2)
+    if index is not None:
+        weights = (top - lse).exp_().masked_fill_(top == -torch.inf, MASKED)
+        merge_top(sums, rows, weights.flip(2), (index + keys.start).flip(2))
+    return e, factor
 
 
-def merge_top(sums: ViewSums, rows: tuple, j: Tensor, weights: Tensor) -> None:
-    """Merge a tile's weights, negative where masked, into each row's largest; of equal weights the lower key wins."""
-    best, index = stable_topk(weights, min(sums.top, weights.shape[-1]))
-    both = torch.cat([sums.top_weights[rows], best], dim=-1)
-    keys = torch.cat([sums.top_keys[rows], torch.where(best >= 0, j[index], -1)], dim=-1)
+def add_rows(total: Tensor, rows: tuple, x: Tensor) -> None:
+    """Add x `[batch, heads, rows, 1]`, last row to first, to these rows of a statistic."""
+    total[rows] += x.squeeze(-1).flip(2)
+
+
+def merge_top(sums: ViewSums, rows: tuple, weights: Tensor, keys: Tensor) -> None:
+    """Merge a tile's largest weights, −∞ where masked, into each row's; of equal weights the lower key wins."""
+    both = torch.cat([sums.top_weights[rows], weights], dim=-1)
+    keys = torch.cat([sums.top_keys[rows], keys.masked_fill(weights == MASKED, -1)], dim=-1)
     best, index = stable_topk(both, sums.top)
     sums.top_weights[rows] = best
     sums.top_keys[rows] = keys.gather(-1, index)
 
 
-def stable_topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest along the last axis and their indices; the first of equals first."""
-    values, index = x.topk(count, dim=-1)
-    least = values[..., -1:]
-    within = ((values[..., 1:] == values[..., :-1]) & (values[..., 1:] >= 0)).any()
-    beyond = ((x == least).sum(-1, keepdim=True) > (values == least).sum(-1, keepdim=True)) & (least >= 0)
-    if not within and not beyond.any():
-        return values, index
-    values, index = x.sort(dim=-1, descending=True, stable=True)
-    return values[..., :count], index[..., :count]
+def sum_rows(e: Tensor, factor: Tensor, buckets: Tensor | None) -> Tensor:
+    """The weights of each key summed over the rows of each bucket, `[batch, heads, buckets, width]`.
+
+    `buckets` are those of the rows, first to last; all rows are in one without them.
+    """
+    factor = factor.mT  # [batch, heads, 1, rows]
+    if buckets is not None:
+        in_bucket = torch.nn.functional.one_hot(buckets - buckets[0]).mT
+        factor = factor * in_bucket.flip(1)
+    return factor @ e
 
 
 def bucket_index(size: int, count: int, device: torch.device) -> Tensor:
     """The bucket of each of `size` tokens: bucket r starts at ⌊r · size / count⌋."""
-    starts = torch.arange(count + 1, device=device) * size // count
-    return torch.searchsorted(starts, torch.arange(size, device=device), right=True) - 1
+    return buckets_of(torch.arange(size, device=device), size, count)
+
+
+def buckets_of(tokens: Tensor, size: int, count: int) -> Tensor:
+    """The buckets of some of `size` tokens: r is the last with r · size / count < token + 1."""
+    return ((tokens + 1) * count - 1) // size
 
 
 def bucket_sizes(size: int, count: int, device: torch.device) -> Tensor:
@@ -247,14 +315,21 @@ def bucket_sizes(size: int, count: int, device: torch.device) -> Tensor:
     return (torch.arange(count + 1, device=device) * size // count).diff()
 
 
-def add_to_map(cells: Tensor, grid: PairGrid, rows: tuple, keys: slice, weights: Tensor) -> None:
-    """Add a tile's weights to the cells of the map: sums over buckets of rows and of columns."""
-    row = bucket_index(grid.queries, cells.shape[-2], weights.device)[rows[2]]
-    column = bucket_index(grid.keys, cells.shape[-1], weights.device)[keys]
-    r0, r1, c0, c1 = int(row[0]), int(row[-1]) + 1, int(column[0]), int(column[-1]) + 1
-    sum_rows = torch.nn.functional.one_hot(row - r0, r1 - r0).to(weights.dtype)
-    sum_columns = torch.nn.functional.one_hot(column - c0, c1 - c0).to(weights.dtype)
-    cells[rows[0], :, r0:r1, c0:c1] += sum_rows.mT @ (weights @ sum_columns)
+def map_rows(cells: Tensor, grid: PairGrid, rows: slice) -> Tensor:
+    """The row of the map of each of some queries."""
+    return buckets_of(torch.arange(rows.start, rows.stop, device=cells.device), grid.queries, cells.shape[-2])
+
+
+def add_to_map(cells: Tensor, grid: PairGrid, rows: tuple, keys: slice, received: Tensor) -> None:
+    """Add what keys receive from each row of the map `[batch, heads, map rows, width]` to the cells."""
+    down, across = cells.shape[-2:]
+    tokens = torch.arange(keys.start, keys.stop, device=cells.device)
+    c0, c1 = (int(c) for c in buckets_of(tokens[[0, -1]], grid.keys, across))
+    starts = torch.arange(c0, c1 + 2, device=cells.device) * grid.keys // across - keys.start
+    columns = received.flatten(0, 2).mT.contiguous()  # [width, batch · heads · map rows]
+    sums = torch.segment_reduce(columns, "sum", offsets=starts.clamp(0, len(tokens)), axis=0, unsafe=True)
+    first = int(buckets_of(torch.tensor(rows[2].start), grid.queries, down))
+    cells[rows[0], :, first : first + received.shape[2], c0 : c1 + 1] += sums.mT.unflatten(0, received.shape[:3])
 
 
 def sum_edges(p: LoweredCall, sums: ViewSums) -> None:

@@ -25,7 +25,7 @@ PAIRS = 1 << 24  # pairs that a mask is evaluated for at once
 
 def can_check(q: Tensor) -> bool:
     """Whether contents of tensors may be read without a wait: on the CPU, outside compiled graphs and transforms."""
-    plain = q.device.type == "cpu" and not torch.compiler.is_compiling()
+    plain = q.is_cpu and not torch.compiler.is_compiling()
     return plain and _functorch.peek_interpreter_stack() is None
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -499,14 +499,15 @@ def turns(calls: dict[str, Call], device: str, budget: float) -> dict[str, float
 
 
 def time_calls(call: Call, count: int, device: str) -> float:
-    """Mean seconds of `count` calls in a row."""
+    """Mean seconds of `count` calls in a row; of one thread of a CPU those that it had the processor."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    clock = process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
     wait()
-    start = perf_counter()
+    start = clock()
     for _ in range(count):
         call()
     wait()
-    return (perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 @dataclass
@@ -537,6 +538,7 @@ class Survey:
             "versions": machine.versions(),
             "date": datetime.now(UTC).date().isoformat(),
             "command": f"regard bench --survey --calls {self.calls} --seed {self.seed}",
+            "threads": torch.get_num_threads(),
             "quantiles": {name: round(self.quantile(x), 3) for name, x in QUANTILES.items()},
             "drawn": self.calls,
             "failed": self.failed,

@@ -1,14 +1,14 @@
 """torch's fused kernels, `scaled_dot_product_attention`, for what they can compute.
 
-Plain and causal dot products need no mask tensor. On the CPU a mask or a bias by distance is passed as a tensor where
-that is no larger than the queries and keys: few queries, short rows, or a mask that depends on the key alone. On a GPU
-a mask is where that costs less than its tiles (`attention.costs`), and during the capture of a CUDA graph, when no tile
-list can be made of a mask's contents.
+Plain and causal dot products need no mask tensor. A mask or a bias by distance is passed as a tensor where that costs
+less than its tiles (`attention.costs`, `attention.cpu_costs`) and takes little memory, and during the capture of a CUDA
+graph, when no tile list can be made of a mask's contents.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .. import cpu_costs
 from ..call import Call, lower, without_autocast
-from ..costs import dense_is_faster, reads_contents
+from ..costs import LAYERS, dense_is_faster, reads_contents
 from ..execution import AttentionFunction, FunctionOfMask, Storage, mask_cache, tensor_cache
 from ..parts.mask import Mask, PairGrid
 from ..parts.masks import Causal, Everything
@@ -37,8 +38,13 @@ NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_
 GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
-LARGE_BIASES = Storage(4)  # those of more than BIAS_ELEMENTS
-CACHED = 1 << 16  # elements up to which the tensor of a mask without tensors is cached
+CPU_ELEMENTS = 1 << 22  # elements up to which a CPU makes a tensor of a mask or bias, however few the queries and keys
+CACHED = 1 << 16  # elements up to which every plan on a CPU keeps its tensor; a few larger ones are kept together
+CACHED_TABLE = 1 << 18  # the same for a position's own table, as long as that does not change
+
+LARGE_TENSORS = Storage(4)
+MaskTensor = tuple[Tensor, Tensor | None]
+"""A mask or bias as torch takes it, and the rows without allowed keys."""
 
 
 def unsupported_reason(call: Call) -> str | None:
@@ -77,7 +83,15 @@ def bias_reason(call: Call, bias: PairBias) -> str | None:
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
-    return None
+    if call.q.device.type != "cpu" or call.bias is not None or needs_no_tensor(call) or torch.compiler.is_compiling():
+        return None
+    biased = call.position is not None and not call.position.rotates
+    learned = biased and learns_position(call)
+    elements = tensor_elements(call, biased, cached_elements(call)) if biased and not learned else 0
+    cached = elements <= cached_elements(call)
+    made = (elements // LAYERS if call.mask.tensors() else 0) if cached else elements
+    faster = cpu_costs.dense_is_faster(call, biased, learned, made)
+    return None if faster else "the tiles of the mask take less time than torch's kernels with a tensor"
 
 
 def needs_no_tensor(call: Call) -> bool:
@@ -104,7 +118,9 @@ def tensor_reason(call: Call) -> str | None:
     if call.q.device.type != "cpu" and not call.mask.tensors():
         return needs
     limit = (CAPTURED if in_cuda_graph() else 1) * (call.q.numel() + call.k.numel())
-    return f"{needs}, larger than the queries and keys" if tensor_elements(call, biased, limit) > limit else None
+    if call.q.device.type == "cpu" and call.q.dtype == call.exact:  # in half types torch rounds the weights
+        limit = max(limit, CPU_ELEMENTS)
+    return f"{needs}, of more than {limit:,} elements" if tensor_elements(call, biased, limit) > limit else None
 
 
 def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
@@ -119,7 +135,7 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
         return f"{needs}, of more than {limit:,} elements"
     if no_kernel:
         return None
-    made = tensor_elements(call, True, limit) if biased else 0
+    made = tensor_elements(call, True, BIAS_ELEMENTS) if biased else 0
     faster = dense_is_faster(call, made if made > BIAS_ELEMENTS else 0)
     return None if faster else f"{needs}, which takes longer than the tiles of the mask"
 
@@ -138,7 +154,7 @@ def learns_position(call: Call) -> bool:
 
 def chosen_by_shape(call: Call) -> bool:
     """Whether this backend would also be chosen for other contents of the mask's tensors."""
-    return call.q.device.type == "cpu" or not reads_contents(call)
+    return not (cpu_costs.reads_contents if call.q.device.type == "cpu" else reads_contents)(call)
 
 
 def tensor_elements(call: Call, biased: bool, limit: int) -> int:
@@ -206,29 +222,17 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):
         return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
+    how, limit = MaskAsTensor.of(call), cached_elements(call)
     if position is None:
-        return MaskAsTensor.of(call).function(call.mask) if cacheable(call) else None
-    limit = CACHED if call.q.device.type == "cpu" else bias_limit(call)
-    if (elements := tensor_elements(call, True, limit)) > limit:
+        return how.function(call.mask)
+    if tensor_elements(call, True, limit) > limit:
         return None
-    how = MaskAsTensor.of(call)
-    if limit == TABLE_ELEMENTS and elements > BIAS_ELEMENTS:
-        return recall_bias(call, how)
-    tensor, dead = make_mask_tensor(call)
-    return functools.partial(masked_attention, mask=tensor, dead=dead, scale=how.scale, grouped=how.grouped)
-
-
-def recall_bias(call: Call, how: MaskAsTensor) -> AttentionFunction:
-    """Attention with a bias of which only a few are kept; it is made again from the position when it is gone."""
-    sizes = {name: getattr(call, name).shape for name in "qkv"}
+    few = CACHED if call.q.device.type == "cpu" and limit == CPU_ELEMENTS else min(limit, BIAS_ELEMENTS)
+    if call.mask.tensors() or tensor_elements(call, True, few) <= few:
+        return how.attention(*make_mask_tensor(call))
+    sizes = {name: getattr(call, name).shape for name in "qkv"}  # without the numbers of q, k and v
     light = replace(call, **{name: call.q.new_empty(1, 1, 1, 1).expand(size) for name, size in sizes.items()})
-    key = object()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        tensor, dead = LARGE_BIASES.get(key, lambda: make_mask_tensor(light))
-        return masked_attention(q, k, v, mask=tensor, dead=dead, scale=how.scale, grouped=how.grouped)
-
-    return attend
+    return how.recalled(call.plan, lambda: make_mask_tensor(light))
 
 
 def plain_attention(scale: float | None, causal: bool, grouped: bool) -> AttentionFunction:
@@ -261,8 +265,37 @@ class MaskAsTensor:
 
     def function(self, mask: Mask) -> AttentionFunction:
         """Attention with that mask; its tensor is cached, for layers that share the mask."""
-        tensor, dead = mask_cache(mask).get(("mask tensor", self.grid, self.bias), lambda: self.make(mask))
+        if self.is_large(mask):
+            return self.recalled(*self.large(mask))
+        return self.attention(*self.tensor(mask))
+
+    def attention(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
+        """Attention with that tensor."""
+        if dead is None and not tensor.is_cuda:
+            scale, grouped = self.scale, self.grouped
+            return lambda q, k, v: scaled_dot_product_attention(
+                q, k, v, tensor, 0.0, False, scale=scale, enable_gqa=grouped
+            )
         return functools.partial(masked_attention, mask=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
+
+    def recalled(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
+        """Attention with a tensor of which only a few are kept."""
+        return lambda q, k, v: self.attention(*LARGE_TENSORS.get(key, make))(q, k, v)
+
+    def tensor(self, mask: Mask) -> MaskTensor:
+        """The mask as a tensor, cached."""
+        if self.is_large(mask):
+            return LARGE_TENSORS.get(*self.large(mask))
+        return mask_cache(mask).get(("mask tensor", self.grid, self.bias), lambda: self.make(mask))
+
+    def is_large(self, mask: Mask) -> bool:
+        """Whether only a few such tensors are kept; of a mask with tensors it is kept as long as they are."""
+        on_cpu = torch.device(self.grid.device).type == "cpu"
+        return on_cpu and not mask.tensors() and self.grid.queries * self.grid.keys > CACHED
+
+    def large(self, mask: Mask) -> tuple[Hashable, Callable[[], MaskTensor]]:
+        """The key of such a tensor, and what makes it."""
+        return (mask_cache(mask), self.grid, self.bias), lambda: self.make(mask)
 
     def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
         """The mask's tensor, and the rows without allowed keys, which see every key in it."""
@@ -309,20 +342,24 @@ def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     """
     if call.bias is not None:
         return call.bias.four_dims().to(compute_dtype(call)), None
-    if not cacheable(call) or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return make_mask_tensor(call)
-    if call.position is not None:
+    if call.position is None:
+        return MaskAsTensor.of(call).tensor(call.mask)
+    if call.mask.tensors() or call.position.tensors():
+        return make_mask_tensor(call)
+    if call.q.device.type != "cpu" or tensor_elements(call, True, CACHED) <= CACHED:
         return call.plan.get("mask tensor", lambda: make_mask_tensor(call))
-    how = MaskAsTensor.of(call)
-    return mask_cache(call.mask).get(("mask tensor", how.grid, how.bias), lambda: how.make(call.mask))
+    return LARGE_TENSORS.get(call.plan, lambda: make_mask_tensor(call))
 
 
-def cacheable(call: Call) -> bool:
-    """Whether the mask tensor should be cached: for layers that share a mask with tensors, and for small calls."""
-    if call.mask.tensors():
-        return call.position is None
-    small = call.q.device.type != "cpu" or call.grid.heads * call.grid.queries * call.grid.keys <= CACHED
-    return small and (call.position is None or not call.position.tensors())
+def cached_elements(call: Call) -> int:
+    """Elements up to which the tensor of a mask and a bias by distance is cached."""
+    if call.q.device.type != "cpu":
+        return bias_limit(call)
+    if call.mask.tensors():  # of a batch, after which it is dropped
+        return CPU_ELEMENTS
+    return CACHED_TABLE if call.position is not None and call.position.tensors() else CPU_ELEMENTS
 
 
 def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:

@@ -14,9 +14,19 @@ from ...attention.backends.blockwise.schedule import plan_chunks
 from ...attention.backends.blockwise.tile import TileInputs
 from ...attention.backends.edge_positions import fold_biases
 from ...attention.call import LoweredCall
-from ...attention.look import LookOptions, ViewSums, add_edges, add_tile, add_to_map, bucket_sizes, stable_topk
+from ...attention.look import (
+    LookOptions,
+    ViewSums,
+    add_edges,
+    add_tile,
+    add_to_map,
+    bucket_sizes,
+    map_rows,
+    sum_rows,
+)
 from ...attention.parts.mask import PairGrid
 from ...attention.parts.parts import Parts
+from ...attention.stable_topk import stable_topk
 from ...attention.view import View
 from ..layout import Layout
 from .agreement import agree
@@ -82,11 +92,10 @@ class ShardedSums:
             places = (chunk.batch, slice(None), slice(first + chunk.first, first + chunk.last))
             for span in chunk.spans:
                 keys = slice(column + span.first, column + span.last)
-                s, lse = tile.scores(span).flip(2), sums.lse[rows][..., None]
-                add_tile(sums, tile, span, rows, keys, s, lse)
+                e, factor = add_tile(sums, tile, span, rows, keys, sums.lse[rows].flip(2)[..., None])
                 if self.map is not None:
-                    weights = (s - lse.masked_fill(lse == -torch.inf, torch.inf)).exp_()
-                    add_to_map(self.map, self.whole, places, keys, weights)
+                    received = sum_rows(e, factor, map_rows(self.map, self.whole, places[2]))
+                    add_to_map(self.map, self.whole, places, keys, received)
 
     def add_edges(self, sums: ViewSums, piece: Piece, p: LoweredCall) -> None:
         """Add the edges of a piece."""

@@ -43,19 +43,20 @@ class ChunkShape:
     batch: int
 
 
-def chunk_shape(call: LoweredCall) -> ChunkShape:
-    """The shape of chunks whose scores fit into `ELEMENTS`."""
+def chunk_shape(call: LoweredCall, elements: int | None = None) -> ChunkShape:
+    """The shape of chunks of at most so many scores, by default `ELEMENTS`."""
+    elements = ELEMENTS if elements is None else elements
     heads, queries, keys = call.q.shape[1], call.q.shape[2], call.k.shape[2]
     rows = 128 if queries > 128 else max(queries, 1)
     columns = 64
-    width = max(ELEMENTS // max(heads * rows, 1) // columns, 4) * columns
+    width = max(elements // max(heads * rows, 1) // columns, 4) * columns
     width = min(width, 2048, -(-keys // columns) * columns)
-    return ChunkShape(rows, columns, width, max(1, ELEMENTS // max(heads * rows * width, 1)))
+    return ChunkShape(rows, columns, width, max(1, elements // max(heads * rows * width, 1)))
 
 
-def plan_chunks(call: LoweredCall) -> list[QueryChunk]:
-    """The chunks of a call, cached in its plan."""
-    shape = chunk_shape(call)
+def plan_chunks(call: LoweredCall, shape: ChunkShape | None = None) -> list[QueryChunk]:
+    """The chunks of a call, of a shape or by default that of `chunk_shape`, cached in its plan."""
+    shape = shape or chunk_shape(call)
     return call.plan.get(("blockwise chunks", shape), lambda: make_chunks(call.mask, call.grid, shape))
 
 

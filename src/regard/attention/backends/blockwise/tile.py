@@ -18,6 +18,7 @@ from ...dropout import keep_mask, keep_scale, row_keys
 from .schedule import KeySpan, QueryChunk
 
 FEATURES = 1 << 18  # activations of an additive score held at once
+WIDE = 4096  # keys of one matrix product
 TANH_MAX = 20.0  # |q| and |k| below which e^2q · e^2k is finite in float32
 TANH_SMALL = 0.25  # |q| and |k| below which tanh(q + k) is small, and 1 − 2 / (1 + e^2q e^2k) would lose its digits
 
@@ -143,7 +144,7 @@ class QueryTile:
             s = additive_scores(self, span)
         else:
             q = x.group_heads(x.rows(x.q, self.chunk)) * x.scale
-            s = torch.bmm(q, x.keys(x.k, self.chunk, span).mT)
+            s = products(q, x.keys(x.k, self.chunk, span))
             s = s.view(-1, x.grid.heads, len(self.i), span.last - span.first)
         if x.rel_vectors is not None:
             s += self.rel_scores(span, x.rel_vectors)
@@ -179,6 +180,15 @@ class QueryTile:
         i, j = grid.at_places(self.i.flip(0)[:, None], torch.arange(first, last, device=self.i.device)[None, :])
         distance = i - j
         return distance[self.chunk.batch] if distance.dim() == 4 else distance
+
+    def reversed_distances(self, span: KeySpan) -> Tensor:
+        """|i − j| of the tile, `[rows, width]` as a view of a short vector; `[batch, 1, …]` at explicit places."""
+        x, rows, width = self.inputs, len(self.i), span.last - span.first
+        if x.call.places is not None or x.call.numbers is not None:
+            return self.distances(span.first, span.last).flip(-2).abs()
+        highest = self.chunk.last - 1 + x.grid.offset - span.first
+        distance = torch.arange(highest, highest - rows - width + 1, -1, dtype=x.exact, device=self.i.device).abs_()
+        return distance.as_strided((rows, width), (1, 1))
 
     def mask_keys(self, first: int, last: int) -> Tensor:
         """The mask for keys first … last − 1."""
@@ -333,6 +343,16 @@ class Gradients:
         tables = (self.rel_bias, self.rel_vectors, self.key_vectors)
         bias, vectors, keys = (None if x is None else x.flip(1) for x in tables)
         return [self.q, self.k, self.v, self.weight, bias, self.rel_q, vectors, self.pair_bias, keys]
+
+
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """q · k of every pair, `[batch, queries, keys]`; for many keys part by part, which a CPU's caches hold."""
+    if k.shape[1] <= WIDE or q.is_cuda:
+        return torch.bmm(q, k.mT)
+    s = q.new_empty(*q.shape[:2], k.shape[1])
+    for part, keys in zip(s.split(WIDE, dim=2), k.split(WIDE, dim=1), strict=True):
+        torch.bmm(q, keys.mT, out=part)
+    return s
 
 
 def shear(band: Tensor, width: int) -> Tensor:

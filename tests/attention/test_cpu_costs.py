@@ -1,0 +1,51 @@
+"""The choice between torch's kernels with a tensor and the tiles of a mask, on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import regard as rg
+from regard.attention.backends import sdpa
+
+
+@pytest.mark.parametrize(
+    "tokens, parts, backend",
+    [
+        (64, {"mask": rg.Window(8, 8)}, "sdpa"),
+        (2048, {"mask": rg.Window(8, 8)}, "blockwise"),
+        (128, {"position": rg.Alibi(), "mask": rg.Causal()}, "sdpa"),
+        (2048, {"position": rg.Alibi(), "mask": rg.Causal()}, "blockwise"),
+        (1500, {"mask": rg.Lengths(torch.tensor([1400]))}, "sdpa"),
+        (1500, {"mask": rg.Lengths(torch.tensor([100]))}, "blockwise"),
+        (1500, {"mask": rg.Documents(torch.arange(1500)[None] // 60)}, "blockwise"),
+        (200, {"mask": rg.Documents(torch.arange(200)[None] // 60)}, "sdpa"),
+    ],
+)
+def test_auto_takes_what_costs_less(tokens: int, parts: dict[str, Any], backend: str) -> None:
+    """Tiles where they leave out much of many pairs, a tensor for few pairs; the result is the same."""
+    q, k, v = torch.randn(3, 1, 2, tokens, 16)
+    assert rg.plan(q, k, v, **parts).backend == backend
+    expected = rg.attend(q, k, v, **parts, backend="reference")
+    torch.testing.assert_close(rg.attend(q, k, v, **parts), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_few_large_tensors_are_kept() -> None:
+    """Calls of many sizes keep no more than a few large tensors, and give the same when theirs was dropped."""
+    q, k, v = torch.randn(3, 1, 2, 300, 16)
+    outputs = [rg.attend(*(x[:, :, -n:] for x in (q, k, v)), position=rg.Alibi()) for n in range(290, 301)]
+    assert len(sdpa.LARGE_TENSORS.values) <= sdpa.LARGE_TENSORS.limit
+    again = [rg.attend(*(x[:, :, -n:] for x in (q, k, v)), position=rg.Alibi()) for n in range(290, 301)]
+    assert all(torch.equal(x, y) for x, y in zip(outputs, again, strict=True))
+
+
+def test_a_constant_mask_is_found_by_identity_only_while_it_lives() -> None:
+    x = torch.randn(3, 1, 1, 6, 4)
+    for width in range(40):  # each mask may get the id of the one before
+        mask = rg.Causal() & rg.Window(width % 5)
+        expected = rg.attend(*x, mask=mask, backend="reference")
+        torch.testing.assert_close(rg.attend(*x, mask=mask), expected)
+        torch.testing.assert_close(rg.attend(*x, mask=mask), expected)
+        del mask
