@@ -3,6 +3,7 @@
     python benchmarks/everyday.py                    # measures, writes results/everyday.json
     python benchmarks/everyday.py --only decode      # the rows whose name contains this
     python benchmarks/everyday.py --profile          # also the kernels of each call, and what it takes the host
+    python benchmarks/everyday.py --write            # writes the tables of docs/benchmarks.md and .zh.md again
 
 Both sides take turns; results are compared before anything is timed. A time is what a call takes in a row of calls: of
 the host or of the GPU, whichever is longer. The host alone is what it takes to start a few calls without waiting.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date
@@ -31,7 +32,24 @@ from regard import machine
 from regard.bench.measure import relative_error
 from regard.bench.survey import PromptMask, additive_formula
 
-RESULTS = Path(__file__).parent / "results" / "everyday.json"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "everyday.json"
+PAGES = {"en": ROOT / "docs/benchmarks.md", "zh": ROOT / "docs/benchmarks.zh.md"}
+MARKS = ("<!-- everyday:table -->\n", "<!-- /everyday:table -->\n")
+WORDS = {
+    "en": {"head": ("call", "beside", "forward", "with backward"), "note": "{device}, torch {torch}, bfloat16, {date}"},
+    "zh": {"head": ("调用", "对比", "前向", "含反向"), "note": "{device}，torch {torch}，bfloat16，{date}"},
+}
+CHINESE = {
+    "decode": "解码", "32,768 keys": "32,768 个键", "window 4,096 of": "窗口 4,096，共", "window": "窗口",
+    "causal": "因果", "queries": "个查询", "60 keys": "60 个键", "new lengths each call": "每次新的长度",
+    "T5 bias, fixed": "T5 偏置（固定）",
+    "T5 bias, learned": "T5 偏置（学习）", "own mask": "自己的掩码", "BERT of transformers": "transformers 的 BERT",
+    "padded": "有填充", "watched, top": "用 watch，top", "mask tensor": "掩码张量", "bias tensor": "偏置张量",
+    "SDPA without ALiBi": "无 ALiBi 的 SDPA", "SDPA on the slice": "切片上的 SDPA", "mask made anew": "重新做掩码",
+    "bias looked up": "查表得偏置", "formula, compiled": "公式，已编译", "formula": "公式", "its sdpa": "它的 sdpa",
+    "the same, not watched": "同上，不用 watch",
+}  # fmt: skip
 ROUNDS, SECONDS = 5, 0.1  # of timing, for each side of a row
 HOST_CALLS = 10  # that are started without a wait
 TOLERANCE = 6e-2  # in bfloat16, to which formulas round every step
@@ -357,6 +375,42 @@ def format_record(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def write_pages() -> None:
+    """Write the table of both pages again, from the stored results."""
+    data = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for language, page in PAGES.items():
+        text = page.read_text(encoding="utf-8")
+        start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+        page.write_text(text[:start] + format_table(data, language) + text[end:], encoding="utf-8")
+
+
+def format_table(data: dict[str, Any], language: str) -> str:
+    """The rows as a table in Markdown: the ratio of times, and both times."""
+    words = WORDS[language]
+    lines = [words["note"].format(**{**data, "torch": data["versions"]["torch"]}), ""]
+    lines += [format_line(words["head"]), format_line(["---"] * len(words["head"]))]
+    for row in data["rows"]:
+        cells = [format_cell(row.get(mode)) for mode in ("forward", "training")]
+        lines.append(format_line([translate(row["call"], language), translate(row["beside"], language), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def format_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def format_cell(record: dict[str, Any] | None) -> str:
+    if record is None or "error" in record:
+        return "–"
+    return f"{record['ratio']:.2f} ({record['ours'] * 1e6:,.0f} / {record['theirs'] * 1e6:,.0f} µs)"
+
+
+def translate(name: str, language: str) -> str:
+    for english, chinese in CHINESE.items() if language == "zh" else ():
+        name = name.replace(english, chinese)
+    return name.replace(", ", "，") if language == "zh" else name
+
+
 def describe() -> dict[str, Any]:
     """What the rows were measured with."""
     command = "python benchmarks/everyday.py"
@@ -369,7 +423,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name contains this text (several: a, b)")
     parser.add_argument("--profile", action="store_true", help="also the kernels of each call")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file to write")
+    parser.add_argument("--write", action="store_true", help="only write the tables of the pages again")
     arguments = parser.parse_args()
+    if arguments.write:
+        write_pages()
+        return
     records = []
     only = [text.strip() for text in arguments.only.split(",") if text.strip()]
     for record in measure(only, arguments.profile):
