@@ -224,6 +224,10 @@ REPEATED: dict[str, Callable[[], tuple[list[Tensor], dict[str, Any]]]] = {
         [draw(2, 8, 1, DIM), *[draw(2, 2, 3000, DIM) for _ in range(2)]],
         {"mask": rg.Causal(), "position": rg.Alibi()},
     ),
+    "decoding with lengths": lambda: (
+        [draw(2, 8, 1, DIM), *[draw(2, 2, 9000, DIM) for _ in range(2)]],
+        {"mask": rg.Lengths(torch.tensor([0, 7000], device="cuda"))},
+    ),
 }
 
 

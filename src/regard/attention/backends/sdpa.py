@@ -35,6 +35,7 @@ GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a G
 BIAS_ELEMENTS = 1 << 22  # the same for a bias by distance, which kernels of ours compute as they go
 TABLE_ELEMENTS = 1 << 26  # the same for a table that is not learned, with which kernels of ours take longer
 NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_dim
+DECODED, MANY_KEYS, MANY_INSTANCES = 16, 1 << 13, 256  # queries, keys, batch × kv_heads of calls whose keys we split
 GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
@@ -135,6 +136,9 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
         return f"{needs}, of more than {limit:,} elements"
     if no_kernel:
         return None
+    instances = call.grid.batch * call.k.shape[1]
+    if call.grid.queries <= DECODED and call.grid.keys >= MANY_KEYS and instances < MANY_INSTANCES and not biased:
+        return f"{needs}, with which they do not split the keys of few queries"
     made = tensor_elements(call, True, BIAS_ELEMENTS) if biased else 0
     faster = dense_is_faster(call, made if made > BIAS_ELEMENTS else 0)
     return None if faster else f"{needs}, which takes longer than the tiles of the mask"
@@ -143,7 +147,8 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
 def bias_limit(call: Call) -> int:
     """Elements up to which a GPU may get a bias by distance as a tensor."""
     table = call.position is not None and bool(call.position.tensors()) and not call.mask.tensors()
-    return TABLE_ELEMENTS if table else BIAS_ELEMENTS
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+    return TABLE_ELEMENTS if table and not trains else BIAS_ELEMENTS  # gradients of large calls differ from run to run
 
 
 def learns_position(call: Call) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...call import LoweredCall, device_guard
 from ...dropout import keep_scale, threshold
+from ...execution import mask_cache
 from ...parts.masks import Everything
 from ...tracing import in_cuda_graph
 from ..launch import (
@@ -217,7 +218,11 @@ def evaluate_mask(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """
     if isinstance(p.mask, Everything):
         return p.q, p.q
-    if p.q.shape[2] * p.k.shape[2] > CACHED or in_cuda_graph() or p.mask.tensors():
+    if in_cuda_graph():
+        return make_mask_bytes(p)
+    if p.mask.tensors():  # for layers that share the mask, as long as its tensors are
+        return mask_cache(p.mask).get((make_mask_bytes, p.grid), lambda: make_mask_bytes(p))
+    if p.q.shape[2] * p.k.shape[2] > CACHED:
         return make_mask_bytes(p)
     return p.plan.get(make_mask_bytes, lambda: make_mask_bytes(p))
 
