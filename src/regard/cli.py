@@ -145,6 +145,12 @@ def bench(
     ] = False,
     calls: Annotated[int, typer.Option(min=1, help="Number of calls of the survey.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the survey's calls.")] = 0,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="Minutes after which the survey ends with what it has; 0: no limit.")
+    ] = 0.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take the calls that the survey's file has of this seed as they are.")
+    ] = False,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="Measure on this GPU the costs by which `attend` chooses its kernels."),
@@ -169,7 +175,7 @@ def bench(
             print_result(*bench_calibrate(out), as_json)
             return
         if survey:
-            print_result(*bench_survey(calls, seed, device, threads, out), as_json)
+            print_result(*bench_survey(calls, seed, device, minutes, resume, threads, out), as_json)
             return
         if models:
             result = bench_models(device, quick, only, threads, out)
@@ -209,18 +215,28 @@ def bench_gpu(quick: bool, only: str, out: Path | None) -> "BenchmarkResult":
     return gpu.run(quick, only, report=print_message, save=lambda result: result.write(path) if path else None)
 
 
-def bench_survey(calls: int, seed: int, device: str, threads: int, out: Path | None) -> tuple[dict[str, object], str]:
-    """Run a survey and write it; its data and its text."""
+def bench_survey(
+    calls: int, seed: int, device: str, minutes: float, resume: bool, threads: int, out: Path | None
+) -> tuple[dict[str, object], str]:
+    """Run a survey and write it as it goes; its data and its text."""
     import json
+    import math
 
     import torch
 
-    from regard.bench.survey import run_survey
+    from regard.bench.survey import Survey, read_rows, run_survey
 
     torch.set_num_threads(threads)
-    result = run_survey(calls, seed, device, report=print_message)
-    if path := out or default_result_path(calls < 100, f"survey-{device}.json"):
-        path.write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+    path = out or default_result_path(calls < 100, f"survey-{device}.json")
+
+    def save(survey: Survey) -> None:
+        if path:
+            path.write_text(json.dumps(survey.as_dict(), indent=1) + "\n")
+
+    measured = read_rows(path, seed) if resume and path and path.is_file() else []
+    limits = {"minutes": minutes or math.inf, "measured": measured}
+    result = run_survey(calls, seed, device, **limits, report=print_message, save=save)
+    if path:
         print_message(f"Written to {path}")
     return result.as_dict(), str(result)
 

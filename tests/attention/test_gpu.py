@@ -199,3 +199,54 @@ def test_rows_without_keys_are_zeros(
         for x, y in zip(found, want, strict=True):
             tolerance = 3e-2 if dtype == torch.bfloat16 else 1e-4
             torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
+
+
+REPEATED: dict[str, Callable[[], tuple[list[Tensor], dict[str, Any]]]] = {
+    "window as a bias": lambda: (qkv(600, batch=4), {"mask": rg.Window(32, 32)}),
+    "rows without keys": lambda: (qkv(600, batch=4), {"mask": rg.Window(10) & ~rg.Global(300)}),
+    "heads that share keys, lengths": lambda: (
+        [draw(2, HEADS, 60, DIM), *[draw(2, 1, 60, DIM) for _ in range(2)]],
+        {"mask": rg.Lengths(torch.tensor([0, 40], device="cuda"))},
+    ),
+    "a table that is not learned": lambda: (
+        qkv(1100, batch=8),
+        {"position": rg.T5Bias(torch.randn(HEADS, 32, device="cuda", dtype=torch.bfloat16))},
+    ),
+    "one additive query": lambda: (
+        [draw(3, HEADS, 1, 100), draw(3, HEADS, 70, 100), draw(3, HEADS, 70, 140)],
+        {"score": rg.Additive(draw(HEADS, 100)), "mask": rg.Lengths(torch.tensor([0, 70, 33], device="cuda"))},
+    ),
+    "some additive queries": lambda: (
+        [draw(3, HEADS, 21, 60), draw(3, HEADS, 70, 60), draw(3, HEADS, 70, 300)],
+        {"score": rg.Additive(draw(HEADS, 60)), "mask": rg.Causal()},
+    ),
+    "decoding with ALiBi": lambda: (
+        [draw(2, 8, 1, DIM), *[draw(2, 2, 3000, DIM) for _ in range(2)]],
+        {"mask": rg.Causal(), "position": rg.Alibi()},
+    ),
+    "decoding with lengths": lambda: (
+        [draw(2, 8, 1, DIM), *[draw(2, 2, 9000, DIM) for _ in range(2)]],
+        {"mask": rg.Lengths(torch.tensor([0, 7000], device="cuda"))},
+    ),
+}
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeated_calls_give_the_same_bits_and_the_formulas_results(name: str, trains: bool) -> None:
+    inputs, parts = REPEATED[name]()
+    leaves = [*inputs, parts["score"].weight] if "score" in parts else inputs
+
+    def results(backend: str) -> list[Tensor]:
+        with torch.set_grad_enabled(trains):
+            output = rg.attend(*inputs, **parts, backend=backend)
+        if not trains:
+            return [output]
+        return [output, *torch.autograd.grad(output, leaves, torch.ones_like(output))]
+
+    expected, first = results("reference"), results("auto")
+    for x, y in zip(first, expected, strict=True):
+        error = (x.double() - y.double()).norm() / y.double().norm().clamp_min(1e-3)
+        assert float(error) < 2e-2
+    for _ in range(50):
+        assert all(torch.equal(x, y) for x, y in zip(results("auto"), first, strict=True))

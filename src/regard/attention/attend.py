@@ -35,6 +35,7 @@ EVERYTHING = Everything()
 OtherParts = tuple[Sink | None, PairBias | None, Places | None, EdgeFeatures | None]
 any_autocast = torch._C._is_any_autocast_enabled
 PREPARED = {"sdpa": sdpa.prepare, "triton": triton.prepare}
+FIXED = {"sdpa": sdpa.prepare_fixed, "triton": triton.prepare_fixed}  # for parts with the same contents
 
 
 def attend(
@@ -132,7 +133,7 @@ def attend_warm(
             q, k, v = cast_for_autocast(q, k, v)
         if mask is not None and q.shape[2] != k.shape[2] and not has_rows(position):
             k, v = cut_unseen_keys(q, k, v, mask)
-        entry, key = warm_entry(mask, position), warm_key(q, k, v, score, position, backend)
+        entry, key = warm_entry(mask, position, score), warm_key(q, k, v, score, position, backend)
         plan = entry.warm.values.get(key)
         if plan is None and mask is not None and entry.references:
             plan = plan_alike(mask, entry, key)
@@ -157,23 +158,25 @@ def remember_warm(
     plan: ExecutionPlan,
     call: Call | None,
 ) -> None:
-    """Store a plan that has a function of q, k and v for `attend_warm`; or one for the contents of the position."""
+    """Store a plan that has a function of q, k and v for `attend_warm`; or one for the contents of the parts."""
     function = plan.function
-    if function is None and call is not None and position is not None and plan.backend is BACKENDS["sdpa"]:
-        function = sdpa.prepare_fixed(call)
+    if function is None and call is not None and plan.backend is not None and (prepare := FIXED.get(plan.backend.name)):
+        function = prepare(call)
     if function is None:
         return
     key = warm_key(q, k, v, score, position, backend)
     fixed = plan if function is plan.function else ExecutionPlan(plan.backend, plan.unmasked, False, function)
-    warm_entry(mask, position).warm.put(key, fixed)
+    warm_entry(mask, position, score).warm.put(key, fixed)
     if plan.of_mask is not None and mask is not None and (shapes := mask_shapes(mask)) is not None:
         CACHE.functions.put((shapes, key), plan.of_mask)
 
 
-def warm_entry(mask: Mask | None, position: Position | None) -> MaskCache:
-    """What is cached for a mask, and for the contents of a position if it has any."""
+def warm_entry(mask: Mask | None, position: Position | None, score: Score | None) -> MaskCache:
+    """What is cached for a mask, and for the contents of a position and a score if they have any."""
     mask = EVERYTHING if mask is None else mask
-    return mask_cache(mask) if position is None or not position.tensors() else mask_cache(mask, position)
+    if position is score is None:
+        return mask_cache(mask)
+    return mask_cache(mask, *[part for part in (position, score) if part is not None and part.tensors()])
 
 
 def plan_alike(mask: Mask, entry: MaskCache, key: Hashable) -> ExecutionPlan | None:

@@ -27,12 +27,17 @@ from .parts.tiles import tile_states
 RECORDED = Path(__file__).with_name("gpu_costs.json")
 HEAD_DIM = 64  # of the calls that were measured; the cost of a pair is proportional to it
 LAYERS = 12  # attentions that share the mask of a batch, as the layers of a model do
+TABLE_COST = 1.25  # of a pair with a table by distance: what ours takes more than torch's kernels with a tensor do
+MAKE_PAIR = 8.0  # ps for an element of a large tensor of biases, once for the layers that share it
 WAIT = 400.0  # µs of a dense call from which on the contents of a new mask decide
 TILE = 64
 ASSUMED: ContextVar[Mapping[str, PassCosts] | None] = ContextVar("costs in place of the measured ones", default=None)
 FORMULA_ELEMENTS = 1 << 25  # pairs × head_dim of additive scores up to which a GPU computes the formula as written
 CPU_FORMULA_ELEMENTS = 1 << 22  # the same on a CPU
 CPU_FORMULA_PAIRS = 1 << 16  # pairs of dot products that torch's kernels do not take, up to which a CPU does so
+FEW_QUERIES = 32  # up to which tiles of additive scores stay mostly empty, and few queries have kernels of their own
+SOME_QUERIES = 64  # the same where there are as few keys, or so many value dims that tiles compute scores twice
+WIDE_VALUES = 256
 MAX_TILES = 1 << 16  # tiles that are counted for a decision; more are taken to be worth a list
 
 
@@ -84,13 +89,17 @@ def read_costs() -> dict[str, PassCosts]:
         ) from None
 
 
-def dense_is_faster(call: Call) -> bool:
-    """Whether torch's kernels, with the mask as a tensor, are expected to run a call faster than the mask's tiles."""
+def dense_is_faster(call: Call, made: int = 0) -> bool:
+    """Whether torch's kernels, with the mask as a tensor, are expected to run a call faster than the mask's tiles.
+
+    A tensor of biases of which only a few are kept costs the time that its `made` elements take.
+    """
     costs, pairs, new_mask = pass_costs(call), weighted_pairs(call), bool(call.mask.tensors())
-    dense = costs.dense(pairs)
+    dense = costs.dense(pairs) + made * MAKE_PAIR * 1e-6 / LAYERS
     if dense <= costs.tiles(0.0, new_mask) or (new_mask and not reads_contents(call)):
         return True
-    return dense <= costs.tiles(pairs * visited_share(call), new_mask)
+    table = call.position is not None and bool(call.position.tensors())
+    return dense <= costs.tiles(pairs * visited_share(call) * (TABLE_COST if table else 1.0), new_mask)
 
 
 def reads_contents(call: Call) -> bool:
@@ -124,7 +133,16 @@ def formula_is_faster(call: Call) -> bool:
         others = call.score.cap is not None or call.sink is not None or call.bias is not None
         return others and not call.q.is_cuda and pairs <= CPU_FORMULA_PAIRS
     elements = pairs * call.q.shape[-1]
+    alone = call.position is call.bias is call.score.cap is None and not call.dropout
+    if call.q.is_cuda and alone and few_additive_queries(grid.queries, grid.keys, call.v.shape[-1]):
+        return False
     return elements <= (FORMULA_ELEMENTS if call.q.is_cuda else CPU_FORMULA_ELEMENTS)
+
+
+def few_additive_queries(queries: int, keys: int, value_dim: int) -> bool:
+    """Whether additive scores of so few queries are computed pair by pair, without tiles."""
+    few = queries <= SOME_QUERIES and (value_dim > WIDE_VALUES or keys <= SOME_QUERIES)
+    return queries <= FEW_QUERIES or few
 
 
 def visited_share(call: Call) -> float:

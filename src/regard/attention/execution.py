@@ -151,23 +151,23 @@ class PlanCache:
         self.choices = Storage(KINDS)
         self.functions = Storage(KINDS)
 
-    def mask(self, mask: Mask, position: Part | None = None) -> MaskCache:
-        """The entry of a mask, or of a mask and the contents of a position, made where there is none."""
-        if position is None and (constant := self.constant.get(id(mask))) is not None and constant[0]() is mask:
+    def mask(self, mask: Mask, *parts: Part) -> MaskCache:
+        """The entry of a mask, or of a mask and the contents of other parts, made where there is none."""
+        if not parts and (constant := self.constant.get(id(mask))) is not None and constant[0]() is mask:
             return constant[1]
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
             key = field_key(mask, objects)
         except TypeError:
             key, objects = id(mask), [mask, *mask.tensors()]
-        if position is not None:
-            key = key, field_key(position, objects)
+        for part in parts:
+            key = key, field_key(part, objects)
         entry: MaskCache | None = self.masks.find(key)
         if entry is None or (objects and not entry.describes(objects)):
             drop = functools.partial(self.drop, key) if objects else None
             entry = MaskCache([reference(x, drop) for x in objects])
             self.masks.put(key, entry)
-        if position is None and not objects and is_constant(mask):
+        if not parts and not objects and is_constant(mask):
             number = id(mask)
             self.constant[number] = weakref.ref(mask, lambda _: self.constant.pop(number, None)), entry
         return entry

@@ -23,6 +23,7 @@ import regard as rg
 from regard.attention.backends import triton as backend
 from regard.attention.call import LoweredCall, lower, make_call
 from regard.attention.kernels.additive import passes as additive
+from regard.attention.kernels.additive import rows
 from regard.attention.kernels.additive.passes import AdditiveShapes, ThreadPatch, TileRange
 
 from ..oracle import (
@@ -44,7 +45,8 @@ ACTIVATIONS = pytest.mark.parametrize("activation", ["tanh", "leaky_relu"])
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 16 × 32 in the interpreter, so that short sequences have several."""
+    """Tiles for few queries, too; of 16 × 32 in the interpreter, so that short sequences have several."""
+    monkeypatch.setattr(rows, "few_additive_queries", lambda *sizes: False)
     if DEVICE == "cpu":
         monkeypatch.setattr(additive, "SHAPES", {2: SMALL, 4: SMALL})
 

@@ -203,3 +203,24 @@ def test_values_may_be_narrower_than_keys() -> None:
     """One latent of keys and values for all heads, with a rotary part that only keys have."""
     latent = draw(2, 1, 90, 20)
     agree(draw(2, 12, 1, 20), latent, latent[..., :16], mask=rg.Causal())
+
+
+def test_addresses_in_one_piece_of_memory_do_not_overlap() -> None:
+    q, k, v = draw(2, 4, 1, 16), draw(2, 2, 300, 16), draw(2, 2, 300, 24)
+    launches = decode.DecodeLaunches(lower(make_call(q, k, v)), (q, k, v, *[q] * 7), 0, False)
+    started: list[tuple[object, ...]] = []
+
+    class Recorder:
+        run = True
+
+        def __call__(self, *tensors: object) -> None:
+            started.append(tensors)
+
+    launches.start_splits = launches.merge = Recorder()  # type: ignore[assignment]
+    output = launches.output_alone(q, k, v, *[q] * 7)
+    splits, (*parts, sink, out, lse) = started
+    assert splits[-3:] == tuple(parts) and sink is None and out is output and output.shape == (2, 4, 1, 24)
+    sizes = [4 * math.prod(x) for x in (launches.acc_parts, launches.row_parts, launches.row_parts, (8,))]
+    addresses = [*parts, lse]
+    assert all(a + size <= b for a, size, b in zip(addresses, sizes, addresses[1:], strict=False))
+    assert lse + sizes[-1] <= parts[0] + launches.bytes and not any(x % 16 for x in addresses)

@@ -33,7 +33,9 @@ name = "sdpa"
 
 GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a GPU
 BIAS_ELEMENTS = 1 << 22  # the same for a bias by distance, which kernels of ours compute as they go
+TABLE_ELEMENTS = 1 << 26  # the same for a table that is not learned, with which kernels of ours take longer
 NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_dim
+DECODED, MANY_KEYS, MANY_INSTANCES = 16, 1 << 13, 256  # queries, keys, batch × kv_heads of calls whose keys we split
 GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
@@ -129,12 +131,24 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
     if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
         return f"{needs}, and their gradients may differ from call to call"
     no_kernel = max(call.q.shape[-1], call.v.shape[-1]) > max(MAX_HEAD_DIM.values())  # none of ours
-    limit = NO_KERNEL_ELEMENTS if no_kernel else BIAS_ELEMENTS if biased else GPU_ELEMENTS
+    limit = NO_KERNEL_ELEMENTS if no_kernel else bias_limit(call) if biased else GPU_ELEMENTS
     if tensor_elements(call, biased, limit) > limit:
         return f"{needs}, of more than {limit:,} elements"
     if no_kernel:
         return None
-    return None if dense_is_faster(call) else f"{needs}, which takes longer than the tiles of the mask"
+    instances = call.grid.batch * call.k.shape[1]
+    if call.grid.queries <= DECODED and call.grid.keys >= MANY_KEYS and instances < MANY_INSTANCES and not biased:
+        return f"{needs}, with which they do not split the keys of few queries"
+    made = tensor_elements(call, True, BIAS_ELEMENTS) if biased else 0
+    faster = dense_is_faster(call, made if made > BIAS_ELEMENTS else 0)
+    return None if faster else f"{needs}, which takes longer than the tiles of the mask"
+
+
+def bias_limit(call: Call) -> int:
+    """Elements up to which a GPU may get a bias by distance as a tensor."""
+    table = call.position is not None and bool(call.position.tensors()) and not call.mask.tensors()
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+    return TABLE_ELEMENTS if table and not trains else BIAS_ELEMENTS  # gradients of large calls differ from run to run
 
 
 def learns_position(call: Call) -> bool:
@@ -218,10 +232,12 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
         return how.function(call.mask)
     if tensor_elements(call, True, limit) > limit:
         return None
-    if call.mask.tensors() or limit != CPU_ELEMENTS or tensor_elements(call, True, CACHED) <= CACHED:
+    few = CACHED if call.q.device.type == "cpu" and limit == CPU_ELEMENTS else min(limit, BIAS_ELEMENTS)
+    if call.mask.tensors() or tensor_elements(call, True, few) <= few:
         return how.attention(*make_mask_tensor(call))
-    empty = replace(call, **{name: getattr(call, name).new_empty(0, *getattr(call, name).shape[1:]) for name in "qkv"})
-    return how.recalled(call.plan, lambda: make_mask_tensor(empty))
+    sizes = {name: getattr(call, name).shape for name in "qkv"}  # without the numbers of q, k and v
+    light = replace(call, **{name: call.q.new_empty(1, 1, 1, 1).expand(size) for name, size in sizes.items()})
+    return how.recalled(call.plan, lambda: make_mask_tensor(light))
 
 
 def plain_attention(scale: float | None, causal: bool, grouped: bool) -> AttentionFunction:
@@ -288,18 +304,22 @@ class MaskAsTensor:
 
     def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
         """The mask's tensor, and the rows without allowed keys, which see every key in it."""
-        with torch.inference_mode(False):  # later calls may need gradients
-            if self.bias is not None:
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+            if self.bias is None:
+                return allowed_pairs(mask, self.grid)
+            if starts_slowly(self.grid) and not self.grouped:
                 return as_bias(permitted_pairs(mask, self.grid), self.bias), None
-            return allowed_pairs(mask, self.grid)
+            allowed, dead = allowed_pairs(mask, self.grid)
+            return (as_bias(allowed, self.bias), None) if dead is None else (allowed, dead)
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dead: Tensor | None, scale: float, grouped: bool
 ) -> Tensor:
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
-    biased = mask.is_cuda and mask.dtype == q.dtype != torch.float64
-    if biased and not grouped and is_aligned(q) and is_aligned(k) and is_aligned(v):
+    biased = mask.is_cuda and mask.dtype == q.dtype != torch.float64 and not grouped
+    small = biased and q.numel() * k.shape[2] <= GPU_SMALL * q.shape[3]
+    if small and is_aligned(q) and is_aligned(k) and is_aligned(v):
         output = efficient_attention(q, k, v, mask, scale)
     else:
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
@@ -341,7 +361,7 @@ def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
 def cached_elements(call: Call) -> int:
     """Elements up to which the tensor of a mask and a bias by distance is cached."""
     if call.q.device.type != "cpu":
-        return BIAS_ELEMENTS
+        return bias_limit(call)
     if call.mask.tensors():  # of a batch, after which it is dropped
         return CPU_ELEMENTS
     return CACHED_TABLE if call.position is not None and call.position.tensors() else CPU_ELEMENTS
@@ -351,10 +371,8 @@ def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here."""
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if call.position is None or call.position.rotates:
-            if prefers_bias(call):
-                return as_bias(permitted_pairs(call.mask, call.grid), call.q.dtype), None
-            return allowed_pairs(call.mask, call.grid)
-        if takes_bias(call):
+            return MaskAsTensor.of(call).make(call.mask)
+        if takes_bias(call) and starts_slowly(call.grid) and call.q.shape[1] == call.k.shape[1]:
             allowed, dead = permitted_pairs(call.mask, call.grid), None
         else:
             allowed, dead = allowed_pairs(call.mask, call.grid)
@@ -391,14 +409,22 @@ def pair_indices(queries: int, keys: int, device: torch.device) -> tuple[Tensor,
 
 
 def takes_bias(call: Call) -> bool:
-    """Whether torch's kernels for this call give rows of −∞ in a bias zeros, and gradients of zeros."""
+    """Whether `efficient_attention` runs this call; it gives rows of −∞ in a bias zeros, and gradients of zeros."""
     return call.q.is_cuda and call.q.dtype != torch.float64
 
 
 def prefers_bias(call: Call) -> bool:
-    """Whether a mask is faster as a bias for `efficient_attention`: on a GPU, where starting a kernel is most of it."""
-    grid = call.grid
-    return takes_bias(call) and not in_cuda_graph() and grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
+    """Whether a mask is faster as a bias on a GPU: torch makes one of a boolean mask at each call.
+
+    A mask with tensors is made into one only for `efficient_attention`, which gives rows without keys zeros.
+    """
+    efficient = starts_slowly(call.grid) and call.q.shape[1] == call.k.shape[1]
+    return takes_bias(call) and not in_cuda_graph() and (efficient or not call.mask.tensors())
+
+
+def starts_slowly(grid: PairGrid) -> bool:
+    """Whether starting kernels takes longer than the kernels, so that `efficient_attention` is worth its time."""
+    return grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from ..execution import AttentionFunction
 from ..parts.masks import Everything
 from ..parts.positions import Alibi, Disentangled, Shaw, TransformerXL
 from ..parts.scores import Additive, Dot
+from ..tracing import in_cuda_graph
 from .backend import EDGES_ONLY
 from .custom_op import cast, define_operator
 
@@ -104,6 +105,20 @@ def prepare(call: Call) -> AttentionFunction | None:
     if not any(p.needs_grad) and isinstance(p.mask, Everything) and decode.covers(p) is None:
         return decode.DecodeStep(p)
     return step.DotStep(p, solve) if decode.covers(p) is not None and step.covers(p) else None
+
+
+def prepare_fixed(call: Call) -> AttentionFunction | None:
+    """`run` as a function of q, k and v alone, for additive scores of few queries with the same weight; else None."""
+    others = (call.position, call.sink, call.bias, call.places)
+    if not isinstance(call.score, Additive) or call.dropout or any(x is not None for x in others):
+        return None
+    if in_cuda_graph() and not isinstance(call.mask, Everything):  # whose bytes are made anew in each graph
+        return None
+    from ..kernels.additive import rows
+
+    p = lower(call)
+    same_type = p.q.dtype == p.k.dtype == p.v.dtype
+    return rows.RowStep(p) if same_type and rows.covers(p) else None
 
 
 def round_inputs(p: LoweredCall, call: Call) -> LoweredCall:

@@ -136,7 +136,8 @@ class Launch:
 
     The first start goes through Triton, which inspects every argument and compiles; later starts hand addresses to the
     compiled kernel's launcher, without Triton's hooks. So the tensors must keep their types and device, and begin at
-    multiples of 16 bytes (`align`) where the first ones did. Of `fixed` the kernel gets the arguments it has names for.
+    multiples of 16 bytes (`align`) where the first ones did; then an address may stand for a tensor. Of `fixed` the
+    kernel gets the arguments it has names for.
     """
 
     def __init__(self, kernel: Any, *programs: int, **fixed: Any):
@@ -144,14 +145,14 @@ class Launch:
         self.fixed = {name: x for name, x in fixed.items() if name in kernel.arg_names or name in OPTIONS}
         self.run: Any = None
 
-    def __call__(self, *tensors: Tensor | None) -> None:
+    def __call__(self, *tensors: Tensor | int | None) -> None:
         if self.run is None:
             self.start_first(*tensors)
         elif COMPILING.get() is None:
-            pointers = [None if x is None else x.data_ptr() for x in tensors]
+            pointers = [x if x is None or type(x) is int else x.data_ptr() for x in tensors]
             self.run(*self.grid, self.stream(self.device), *self.compiled, *pointers, *self.rest)
 
-    def start_first(self, *tensors: Tensor | None) -> None:
+    def start_first(self, *tensors: Tensor | int | None) -> None:
         compiled = start(self.kernel, self.grid, *tensors, **self.fixed)
         if compiled is None:  # compiled and not started; or run by Triton's interpreter, which compiles nothing
             return

@@ -30,6 +30,7 @@ from ...dropout import keep_scale, threshold
 from ...execution import mask_cache
 from ..launch import LOG2E, PairLayout, PlacedTable, compile_together, next_power, pack_places, pad_dot, start, strides
 from ..tile_lists import TileLists, tile_lists
+from . import rows
 from .kernels import (
     d_placed_bias_kernel,
     d_rel_bias_kernel,
@@ -225,7 +226,9 @@ def require(x: Tensor | None) -> Tensor:
 
 
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
-    """(output, lse) of an additive problem, both in float32."""
+    """(output, lse) of an additive problem, both in float32 where gradients need them."""
+    if rows.covers(p):
+        return add_sink(*rows.forward(p), p.sink)
     needs_grad = any(p.needs_grad)
 
     def run_both() -> None:
@@ -267,6 +270,8 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         table = None if p.rel_bias is None else p.rel_bias.table
         tensors = (p.q, p.k, p.v, p.weight, table, None, None, p.pair_bias)
         return [None if x is None else torch.zeros_like(x) for x in tensors]
+    if rows.covers(p):
+        return rows.backward(p, grad, output, lse)
     inputs = prepare(p, choose_shapes(p).ds)
     sums = GradientSums(inputs)
     kernels = AdditiveBackward(inputs, sums, grad.contiguous(), output.contiguous(), lse.contiguous())

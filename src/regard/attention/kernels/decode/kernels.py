@@ -120,6 +120,8 @@ def split_kernel(
         if REL_BIAS == 1:
             b_s += load_rel_bias(p_rel_bias, o_bias, b_distance, bias_zero, bias_entries)
         if REL_BIAS == 2:
+            if not PLACED:  # a conversion of each pair would take as long as its exponential
+                b_distance = o_i.to(tl.float32)[:, None] - o_j.to(tl.float32)[None, :]
             b_s -= b_slope[:, None] * tl.abs(b_distance).to(tl.float32)
         if PAIR_BIAS:
             p_tile = p_biases + o_j[None, :].to(tl.int64) * stride_pn

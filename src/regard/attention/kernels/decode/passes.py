@@ -8,13 +8,16 @@ kernels' arguments are kept in the call's plan.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ...call import LoweredCall, device_guard
 from ...dropout import keep_scale, threshold
+from ...execution import mask_cache
 from ...parts.masks import Everything
 from ...tracing import in_cuda_graph
 from ..launch import (
@@ -26,6 +29,7 @@ from ..launch import (
     TileShape,
     align,
     multiprocessors,
+    next_power,
     pack_places,
     pad_dot,
     select_shape,
@@ -35,10 +39,11 @@ from .kernels import merge_kernel, split_kernel
 
 MAX_HEAD_DIM = 256
 MAX_QUERIES = 16
-PROGRAMS_PER_SM = 16  # over the whole run
+PROGRAMS_PER_SM = 3  # that a multiprocessor runs at once
+WAVES = 3  # of programs, at most: with more of them the multiprocessors finish together, but more is merged
+WAVE_COST = 0.02  # of the time, for each
 MIN_KEYS = 256  # keys of a program, unless there are fewer
-MERGED = 16  # splits that are merged at once
-MERGED_NUMBERS = 1 << 14  # their numbers, where there are more splits: each step waits for memory
+MERGED_NUMBERS = 1 << 13  # numbers of splits that are merged at once: each step waits for memory
 CACHED = 1 << 16  # pairs up to which the bytes of a mask without tensors are cached
 PAIR_STRIDES = ("stride_pb", "stride_ph", "stride_pq", "stride_pn")
 MASK_STRIDES = ("stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds")
@@ -123,12 +128,27 @@ class DecodeLaunches:
             EXACT=self.output_dtype != v.dtype and p.sink is not None,
             **shape.arguments(),
         )  # fmt: skip
-        merged, warps = (MERGED, 2) if splits <= MERGED else (min(MERGED_NUMBERS // value_width, 128), 8)
-        sizes = {"DV": value_dim, "BDV": value_width, "BS": merged, "num_warps": warps, "SINK": p.sink is not None}
+        merged = max(min(MERGED_NUMBERS // value_width, next_power(splits)), 16)
+        sizes = {"DV": value_dim, "BDV": value_width, "BS": merged, "num_warps": 4, "SINK": p.sink is not None}
         sizes |= {"queries": grid.queries, "heads": grid.heads}
         self.merge = Launch(
             merge_kernel, rows, splits=splits, keep_scale=keep_scale(p.dropout) if drops else 1.0, **sizes
         )
+
+        sizes = (self.acc_parts, self.row_parts, self.row_parts, (rows,))  # the last is the log-sum-exp
+        *self.offsets, self.bytes = accumulate((align_up(4 * math.prod(size)) for size in sizes), initial=0)
+
+    def output_alone(self, q: Tensor, *tensors: Tensor) -> Tensor:
+        """`forward` without a sink and without the log-sum-exp: all else that kernels write is one piece of memory."""
+        if self.merge.run is None:
+            return self.forward(None, q, *tensors)[0]
+        scratch = q.new_empty(self.bytes, dtype=torch.uint8)
+        first = scratch.data_ptr()
+        *parts, lse = [first + offset for offset in self.offsets]
+        self.start_splits(q, *tensors, *parts)
+        output = q.new_empty(self.output, dtype=self.output_dtype)
+        self.merge(*parts, None, output, lse)
+        return output
 
     def forward(self, sink: Tensor | None, q: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         parts = [q.new_empty(size, dtype=torch.float32) for size in (self.acc_parts, self.row_parts, self.row_parts)]
@@ -159,11 +179,16 @@ class DecodeStep:
                     return self(q.contiguous(), k.contiguous(), v.contiguous())
                 launches = DecodeLaunches(replace(self.problem, q=q, k=k, v=v), self.tensors(q, k, v), 0, False)
                 self.launches[layout] = launches
-            return launches.forward(None, *self.tensors(q, k, v))[0]
+            return launches.output_alone(*self.tensors(q, k, v))
 
     def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         """What the kernels take; q stands for what this step has not."""
         return q, k, v, q if self.slopes is None else self.slopes, q, q, q, q, q, q
+
+
+def align_up(count: int) -> int:
+    """The least multiple of 256 bytes that is not below the count."""
+    return -(-count // 256) * 256
 
 
 def bias_form(p: LoweredCall) -> int:
@@ -172,8 +197,15 @@ def bias_form(p: LoweredCall) -> int:
 
 
 def count_splits(programs: int, keys: int, columns: int, processors: int) -> int:
-    """Splits of the keys: enough programs for every multiprocessor, enough keys for each."""
-    splits = min(-(-processors * PROGRAMS_PER_SM // programs), keys // MIN_KEYS)
+    """Splits of the keys: about as many programs as run at once, or some times as many where they share out evenly."""
+
+    def cost(splits: int) -> float:
+        load = splits * programs / processors
+        return math.ceil(load) / load + WAVE_COST * load / PROGRAMS_PER_SM
+
+    most = max(keys // MIN_KEYS, 1)
+    room = processors * PROGRAMS_PER_SM
+    splits = min((min(max(wave * room // programs, 1), most) for wave in range(1, WAVES + 1)), key=cost)
     tiles = -(-keys // columns)
     size = -(-tiles // max(splits, 1))
     return -(-tiles // size)
@@ -186,7 +218,11 @@ def evaluate_mask(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """
     if isinstance(p.mask, Everything):
         return p.q, p.q
-    if p.q.shape[2] * p.k.shape[2] > CACHED or in_cuda_graph() or p.mask.tensors():
+    if in_cuda_graph():
+        return make_mask_bytes(p)
+    if p.mask.tensors():  # for layers that share the mask, as long as its tensors are
+        return mask_cache(p.mask).get((make_mask_bytes, p.grid), lambda: make_mask_bytes(p))
+    if p.q.shape[2] * p.k.shape[2] > CACHED:
         return make_mask_bytes(p)
     return p.plan.get(make_mask_bytes, lambda: make_mask_bytes(p))
 

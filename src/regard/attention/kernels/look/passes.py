@@ -17,9 +17,10 @@ from torch.nn.functional import pad
 
 from ...backends.sinks import add_to_lse
 from ...call import LoweredCall
+from ...execution import mask_cache
 from ...parts.masks import Everything
 from ...parts.positions import DistanceBias
-from ..launch import LOG2E, ShapeTable, TileShape, next_power, pad_dot, select_shape, start, strides
+from ..launch import LOG2E, Launch, ShapeTable, TileShape, next_power, pad_dot, select_shape, strides
 from ..tile_lists import tile_lists
 from .kernels import columns_kernel, rows_kernel, top_kernel
 
@@ -162,18 +163,28 @@ class LookInputs:
             listed = tile_lists(p.mask, grid, shape.rows, shape.columns, transposed=by_key)
             lists = (listed.starts, listed.tile, listed.bits, listed.packed)
             group_strides = (listed.batch_stride, listed.head_stride)
-        start(
-            kernel, (tiles * grid.batch * grid.heads,),
-            self.q, self.k, self.rel_q, self.weight, self.rel_bias, self.rel_vectors, *lists, *results,
-            *strides(self.q), *strides(self.k), *strides(self.rel_q),
-            grid.queries, grid.keys, grid.heads, grid.heads // self.k.shape[1], tiles, grid.offset, *group_strides,
-            self.scale, self.masked, p.slope, None if p.cap is None else p.cap * LOG2E / self.scale,
+        tensors = (self.q, self.k, self.rel_q, self.weight, self.rel_bias, self.rel_vectors, *lists, *results)
+        steps = (*strides(self.q), *strides(self.k), *strides(self.rel_q))
+        numbers = (
+            *steps, grid.queries, grid.keys, grid.heads, grid.heads // self.k.shape[1], tiles, grid.offset,
+            *group_strides, self.scale, self.masked, p.slope, None if p.cap is None else p.cap * LOG2E / self.scale,
             self.origin, self.length, *self.rel_ends, *extra,
-            D=self.head_dim, BD=self.padded, LISTED=not isinstance(p.mask, Everything),
-            CHUNK=CHUNK if self.itemsize > 2 else 0, SCORE="dot" if self.dot else p.activation,
-            REL_BIAS=p.rel_bias is not None, REL_VECTORS=p.rel_vectors is not None,
-            **shape.arguments(), **constants,
         )  # fmt: skip
+        layout = tuple([(x.dtype, x.data_ptr() % 16) for x in tensors])
+        parts = (p.rel_bias is None, p.rel_vectors is None, p.activation)
+        key = (id(kernel), layout, numbers, parts, self.head_dim, shape, grid.batch, *constants.values())
+
+        def make() -> Launch:
+            named = dict(zip(kernel.arg_names[len(tensors) :], numbers, strict=False))
+            return Launch(
+                kernel, tiles * grid.batch * grid.heads, **named,
+                D=self.head_dim, BD=self.padded, LISTED=not isinstance(p.mask, Everything),
+                CHUNK=CHUNK if self.itemsize > 2 else 0, SCORE="dot" if self.dot else p.activation,
+                REL_BIAS=p.rel_bias is not None, REL_VECTORS=p.rel_vectors is not None,
+                **shape.arguments(), **constants,
+            )  # fmt: skip
+
+        mask_cache(p.mask).get(key, make)(*tensors)
 
 
 def align_rows(x: Tensor) -> Tensor:
