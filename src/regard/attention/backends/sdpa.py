@@ -1,7 +1,7 @@
 """torch's fused kernels, `scaled_dot_product_attention`, for what they can compute.
 
 Plain and causal dot products need no mask tensor. A mask or a bias by distance is passed as a tensor where that costs
-less than its tiles (`attention.costs`, `attention.cpu_costs`) and takes little memory, and during the capture of a CUDA
+less than its tiles (`attention.costs`, `cpu_costs`) and takes little memory, and during the capture of a CUDA
 graph, when no tile list can be made of a mask's contents.
 """
 
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from .. import cpu_costs
 from ..call import Call, lower, without_autocast
 from ..costs import LAYERS, dense_is_faster, reads_contents
 from ..execution import AttentionFunction, FunctionOfMask, Storage, mask_cache, tensor_cache
@@ -26,6 +25,7 @@ from ..parts.pair_bias import PairBias
 from ..parts.positions import Alibi, Bias, T5Bias
 from ..parts.scores import Additive, Dot
 from ..tracing import in_cuda_graph, shapes_only
+from . import cpu_costs
 from .backend import EDGES_ONLY
 from .triton import MAX_HEAD_DIM
 

@@ -1,7 +1,7 @@
 """What attention costs on a CPU: all pairs by torch, with mask and bias as a tensor, or the tiles of the mask by ours.
 
 Measured with one thread of an AMD EPYC (Zen 5) and torch 2.13, float32, heads of 64 dims, 64 to 2,048 tokens, 1 to 32
-heads. Only ratios matter, which hardly differ between machines.
+heads.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from math import ceil
 
 import torch
 
-from .backends.blockwise import schedule
-from .call import Call
-from .parts.mask import NONE, Tiling
-from .parts.masks import Everything
-from .parts.tiles import tile_states
+from ..call import Call
+from ..parts.mask import NONE, Tiling
+from ..parts.masks import Everything
+from ..parts.tiles import tile_states
+from .blockwise import schedule
 
 ROWS, COLUMNS = 128, 64  # of a tile of `blockwise`
 FEW_QUERIES = 32  # below which the tiles of a mask leave out too little
