@@ -401,7 +401,7 @@ def format_survey(language: str) -> str:
     for use in ("", "training", "prefill", "decoding"):
         ratios = sorted(row["ratio"] for row in rows if use in row["call"]["use"])
         at = [f"{ratios[min(int(x * len(ratios)), len(ratios) - 1)]:.2f}" for x in (0.0, 0.05, 0.5, 0.95)]
-        lines.append(format_line([use, str(len(ratios)), *at]))
+        lines.append(format_line([use or {"en": "all", "zh": "全部"}[language], str(len(ratios)), *at]))
     return "\n".join(lines) + "\n"
 
 
