@@ -36,6 +36,12 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "everyday.json"
 PAGES = {"en": ROOT / "docs/benchmarks.md", "zh": ROOT / "docs/benchmarks.zh.md"}
 MARKS = ("<!-- everyday:table -->\n", "<!-- /everyday:table -->\n")
+SURVEY = ROOT / "benchmarks" / "results" / "survey-cuda.json"
+SURVEY_MARKS = ("<!-- bench:survey-cuda -->\n", "<!-- /bench:survey-cuda -->\n")
+SURVEY_HEADS = {
+    "en": ("calls", "number", "worst", "5 %", "median", "95 %"),
+    "zh": ("调用", "个数", "最差", "5 %", "中位数", "95 %"),
+}
 WORDS = {
     "en": {"head": ("call", "beside", "forward", "with backward"), "note": "{device}, torch {torch}, bfloat16, {date}"},
     "zh": {"head": ("调用", "对比", "前向", "含反向"), "note": "{device}，torch {torch}，bfloat16，{date}"},
@@ -381,7 +387,22 @@ def write_pages() -> None:
     for language, page in PAGES.items():
         text = page.read_text(encoding="utf-8")
         start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-        page.write_text(text[:start] + format_table(data, language) + text[end:], encoding="utf-8")
+        text = text[:start] + format_table(data, language) + text[end:]
+        start, end = text.index(SURVEY_MARKS[0]) + len(SURVEY_MARKS[0]), text.index(SURVEY_MARKS[1])
+        page.write_text(text[:start] + format_survey(language) + text[end:], encoding="utf-8")
+
+
+def format_survey(language: str) -> str:
+    """The distribution of the ratios of random calls as a table in Markdown: of all, and by use."""
+    data, head = json.loads(SURVEY.read_text(encoding="utf-8")), SURVEY_HEADS[language]
+    rows = [row for row in data["rows"] if row["others"]]
+    lines = [f"{data['device']}, torch {data['versions']['torch']}, {data['date']}; `{data['command']}`", ""]
+    lines += [format_line(head), format_line(["---"] * len(head))]
+    for use in ("", "training", "prefill", "decoding"):
+        ratios = sorted(row["ratio"] for row in rows if use in row["call"]["use"])
+        at = [f"{ratios[min(int(x * len(ratios)), len(ratios) - 1)]:.2f}" for x in (0.0, 0.05, 0.5, 0.95)]
+        lines.append(format_line([use or {"en": "all", "zh": "全部"}[language], str(len(ratios)), *at]))
+    return "\n".join(lines) + "\n"
 
 
 def format_table(data: dict[str, Any], language: str) -> str:
