@@ -61,3 +61,18 @@ def test_a_measurement_of_this_machine_replaces_the_recorded_one(tmp_path, monke
     with pytest.raises(rg.BadInput, match=r"gpu_costs.json has no costs of attention .* regard bench --calibrate"):
         costs.read_costs()
     costs.read_costs.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "learned"),
+    [("float32", 256, True), ("float32", 64, True), ("bfloat16", 256, True), ("float32", 256, False)],
+)
+def test_wide_heads_of_float32_leave_a_learned_table_to_the_formula(dtype, dim, learned):
+    q, k, v = (torch.zeros(1, 2, 40, dim, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
+    call = make_call(q, k, v, position=rg.Bias(torch.zeros(2, 9, requires_grad=learned), zero=4))
+    assert costs.learns_wide_table(call) == (learned and dtype == "float32" and dim > 128)
+
+
+def test_additive_rows_serve_a_decoder_step_and_few_keys():
+    assert costs.few_additive_queries(1, 4000, 64) and costs.few_additive_queries(55, 66, 256)
+    assert not costs.few_additive_queries(55, 4000, 256) and costs.few_additive_queries(55, 4000, 512)

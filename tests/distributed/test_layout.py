@@ -241,3 +241,10 @@ def attend_without_processes():
     layout = rg.shard(rg.Causal(), 64, 4)
     x = layout.split(torch.zeros(1, 1, 64, 4))
     return rg.attend(x, x, x, layout=layout)
+
+
+@pytest.mark.parametrize("function", [rg.attend, rg.look, rg.plan])
+def test_a_layout_is_what_shard_makes(function):
+    q = torch.zeros(1, 1, 8, 4)
+    with pytest.raises(rg.BadInput, match=r"layout is 3; it must be a layout, which regard.shard"):
+        function(q, q, q, layout=3)

@@ -28,7 +28,7 @@ from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Score
 from .parts.sink import Sink
-from .sharding import SequenceLayout
+from .sharding import SequenceLayout, check_layout
 from .tracing import in_cuda_graph
 
 EVERYTHING = Everything()
@@ -80,6 +80,7 @@ def attend(
     8.0
     """
     if layout is not None:
+        check_layout(layout)
         parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
         return layout.attend(q, k, v, parts, generator, backend)
     if INTERCEPTORS and (answer := intercept(cast(AttendArguments, locals()))) is not None:

@@ -36,8 +36,11 @@ FORMULA_ELEMENTS = 1 << 25  # pairs × head_dim of additive scores up to which a
 CPU_FORMULA_ELEMENTS = 1 << 22  # the same on a CPU
 CPU_FORMULA_PAIRS = 1 << 16  # pairs of dot products that torch's kernels do not take, up to which a CPU does so
 FEW_QUERIES = 32  # up to which tiles of additive scores stay mostly empty, and few queries have kernels of their own
-SOME_QUERIES = 64  # the same where there are as few keys, or so many value dims that tiles compute scores twice
+SOME_QUERIES = 64  # the same where there are few keys, or so many value dims that tiles compute scores twice
+FEW_KEYS = 128
 WIDE_VALUES = 256
+WIDE_HEADS = 128  # beyond which tiles of float32 leave the registers in the gradient of a learned table
+WIDE_PAIRS = 1 << 25  # pairs of such heads up to which a GPU computes the formula as written
 MAX_TILES = 1 << 16  # tiles that are counted for a decision; more are taken to be worth a list
 
 
@@ -123,15 +126,18 @@ def weighted_pairs(call: Call) -> float:
 def formula_is_faster(call: Call) -> bool:
     """Whether the formula as it is written is expected to be faster than kernels, for few pairs.
 
-    So it is with additive scores, and on a CPU with a cap, a sink or a bias by pair, which keep torch's kernels out.
+    So it is with additive scores, with a learned table beside wide heads of float32 on a GPU, and on a CPU with a cap,
+    a sink or a bias by pair, which keep torch's kernels out.
     """
     if torch.compiler.is_compiling():
         return False
     grid = call.grid
     pairs = grid.batch * grid.heads * grid.queries * grid.keys
     if not isinstance(call.score, Additive):
+        if call.q.is_cuda:
+            return pairs <= WIDE_PAIRS and learns_wide_table(call)
         others = call.score.cap is not None or call.sink is not None or call.bias is not None
-        return others and not call.q.is_cuda and pairs <= CPU_FORMULA_PAIRS
+        return others and pairs <= CPU_FORMULA_PAIRS
     elements = pairs * call.q.shape[-1]
     alone = call.position is call.bias is call.score.cap is None and not call.dropout
     if call.q.is_cuda and alone and few_additive_queries(grid.queries, grid.keys, call.v.shape[-1]):
@@ -141,8 +147,15 @@ def formula_is_faster(call: Call) -> bool:
 
 def few_additive_queries(queries: int, keys: int, value_dim: int) -> bool:
     """Whether additive scores of so few queries are computed pair by pair, without tiles."""
-    few = queries <= SOME_QUERIES and (value_dim > WIDE_VALUES or keys <= SOME_QUERIES)
+    few = queries <= SOME_QUERIES and (value_dim > WIDE_VALUES or keys <= FEW_KEYS)
     return queries <= FEW_QUERIES or few
+
+
+def learns_wide_table(call: Call) -> bool:
+    """Whether a gradient of the position's own tensors is needed beside heads that are too wide for float32 tiles."""
+    tensors = () if call.position is None else call.position.tensors().values()
+    learned = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return learned and call.q.dtype.itemsize >= 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDE_HEADS
 
 
 def visited_share(call: Call) -> float:

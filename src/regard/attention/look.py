@@ -37,7 +37,7 @@ from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Score
 from .parts.sink import Sink
-from .sharding import SequenceLayout
+from .sharding import SequenceLayout, check_layout
 from .stable_topk import stable_topk
 from .view import View
 
@@ -92,6 +92,7 @@ def look(
     options = LookOptions(weights, top, map_size(map))
     check_count(top, "top")
     if layout is not None:
+        check_layout(layout)
         return layout.look(q, k, parts, options)
     values = k.detach() if v is None and isinstance(k, Tensor) else v
     call = check_call(*cast_for_autocast(q, k, values), parts)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Additive, Score
 from .parts.sink import Sink
-from .sharding import SequenceLayout, SequencePlan
+from .sharding import SequenceLayout, SequencePlan, check_layout
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def plan(
     """
     parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
     if layout is not None:
+        check_layout(layout)
         return layout.plan(q, k, v, parts)
     query, key, value = cast_for_autocast(q, k, v)
     whole = bool(dropout) or bias is not None or places is not None or has_rows(position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class SequencePlan(Protocol):
     def reduction(self) -> float: ...
 
 
+@runtime_checkable
 class SequenceLayout(Protocol):
     """Which tokens of a sequence each rank holds; see `regard.shard`."""
 
@@ -65,6 +66,12 @@ class SequenceLayout(Protocol):
 OPEN_LAYOUTS: list[SequenceLayout] = []
 """The layouts that are open (`with layout:`), the innermost last; not by thread, since autograd has threads of its own.
 """
+
+
+def check_layout(layout: object) -> None:
+    """Raise `BadInput` unless it is a layout."""
+    if not isinstance(layout, SequenceLayout):
+        raise BadInput(f"layout is {layout!r:.80}; it must be a layout, which regard.shard(masks, tokens, mesh) makes.")
 
 
 def current_layout() -> SequenceLayout | None:

@@ -149,7 +149,7 @@ class Launch:
         if self.run is None:
             self.start_first(*tensors)
         elif COMPILING.get() is None:
-            pointers = [x if x is None or type(x) is int else x.data_ptr() for x in tensors]
+            pointers = [x.data_ptr() if isinstance(x, Tensor) else x for x in tensors]
             self.run(*self.grid, self.stream(self.device), *self.compiled, *pointers, *self.rest)
 
     def start_first(self, *tensors: Tensor | int | None) -> None:
