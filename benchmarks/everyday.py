@@ -30,7 +30,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import regard as rg
 from regard import machine
 from regard.bench.measure import relative_error
-from regard.bench.survey import PromptMask, additive_formula
+from regard.bench.survey.survey import PromptMask, additive_formula
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "everyday.json"

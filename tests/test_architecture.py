@@ -38,6 +38,7 @@ LAYERS = (
     "serve",
     "bench",
     "cli",
+    "__main__",
 )
 """The packages and modules of `src/regard` from the lowest to the highest; each may import those before it.
 

@@ -224,7 +224,7 @@ def bench_survey(
 
     import torch
 
-    from regard.bench.survey import Survey, read_rows, run_survey
+    from regard.bench.survey.survey import Survey, read_rows, run_survey
 
     torch.set_num_threads(threads)
     path = out or default_result_path(calls < 100, f"survey-{device}.json")

@@ -8,9 +8,17 @@ import pytest
 import torch
 
 import regard as rg
-from regard.bench import survey
-from regard.bench.survey import SurveyCall, SurveyRow, alternatives, draw_call, make_arguments, run_survey, survey_call
-from regard.bench.survey_processes import Worker, measure_in_processes
+from regard.bench.survey import survey
+from regard.bench.survey.processes import Worker, measure_in_processes
+from regard.bench.survey.survey import (
+    SurveyCall,
+    SurveyRow,
+    alternatives,
+    draw_call,
+    make_arguments,
+    run_survey,
+    survey_call,
+)
 
 
 def test_calls_are_drawn_by_their_seed_and_cover_every_part():

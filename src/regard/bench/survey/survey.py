@@ -608,7 +608,7 @@ def measure_calls(
 ) -> Iterator[tuple[SurveyCall, SurveyRow | str]]:
     """Every call with its row, or with the reason why it has none; on a GPU in processes of their own."""
     if device == "cuda":
-        from regard.bench.survey_processes import measure_in_processes
+        from regard.bench.survey.processes import measure_in_processes
 
         yield from measure_in_processes(calls, device, end, report)
         return

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from regard.bench.survey import BUDGETS, Prepared, SurveyCall, SurveyRow, explain, prepare_call, time_prepared
+from regard.bench.survey.survey import BUDGETS, Prepared, SurveyCall, SurveyRow, explain, prepare_call, time_prepared
 
 PROCESSES = 13  # that prepare calls at once, at most
 PREPARE_SHARE = 0.6  # of the time there is, at most

@@ -1,0 +1,1 @@
+"""Random everyday calls beside the fastest alternative."""
