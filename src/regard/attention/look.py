@@ -23,6 +23,7 @@ from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise import schedule
 from .backends.blockwise.schedule import ChunkShape, KeySpan, chunk_shape, plan_chunks
+from .backends.blockwise.stable_topk import stable_topk
 from .backends.blockwise.tile import QueryTile, TileInputs
 from .backends.edge_positions import fold_biases, sum_by_index
 from .backends.sinks import add_to_lse
@@ -38,7 +39,6 @@ from .parts.positions import Position
 from .parts.scores import Score
 from .parts.sink import Sink
 from .sharding import SequenceLayout, check_layout
-from .stable_topk import stable_topk
 from .view import View
 
 MASKED = -torch.inf  # instead of a weight while the largest are gathered

@@ -44,7 +44,7 @@ class InputRow:
     words: Sequence[str] | None = None
 
     @property
-    def given(self) -> object:
+    def content(self) -> object:
         """What the task reads."""
         return self.input if self.words is None else {"words": self.words}
 
@@ -149,11 +149,12 @@ def predict_rows(task: AnyTask, model: Model, chunks: Iterable[list[InputRow]]) 
     """The prediction of each input, in order, as soon as its chunk is read."""
     if task.compares_inputs:
         chosen = [row for chunk in chunks for row in chunk]
-        yield from (PredictedRow(InputRow(""), result) for result in task.predict(model, [row.given for row in chosen]))
+        results = task.predict(model, [row.content for row in chosen])
+        yield from (PredictedRow(InputRow(""), result) for result in results)
         return
     for chunk in chunks:
         try:
-            results = task.predict(model, [row.given for row in chunk])
+            results = task.predict(model, [row.content for row in chunk])
             for row, result in zip(chunk, results, strict=True):
                 yield from (PredictedRow(row, record) for record in result.records())
         except (RegardError, MalformedData):
@@ -163,7 +164,7 @@ def predict_rows(task: AnyTask, model: Model, chunks: Iterable[list[InputRow]]) 
 def predict_alone(task: AnyTask, model: Model, row: InputRow) -> list[PredictedRow]:
     """The predictions of one input, or its error."""
     try:
-        return [PredictedRow(row, record) for record in task.predict(model, [row.given])[0].records()]
+        return [PredictedRow(row, record) for record in task.predict(model, [row.content])[0].records()]
     except (RegardError, MalformedData) as error:
         return [PredictedRow(row, error=" ".join(str(error).split()))]
 

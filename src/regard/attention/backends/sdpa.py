@@ -237,7 +237,7 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
         return how.attention(*make_mask_tensor(call))
     sizes = {name: getattr(call, name).shape for name in "qkv"}  # without the numbers of q, k and v
     light = replace(call, **{name: call.q.new_empty(1, 1, 1, 1).expand(size) for name, size in sizes.items()})
-    return how.recalled(call.plan, lambda: make_mask_tensor(light))
+    return how.cached_attention(call.plan, lambda: make_mask_tensor(light))
 
 
 def plain_attention(scale: float | None, causal: bool, grouped: bool) -> AttentionFunction:
@@ -271,7 +271,7 @@ class MaskAsTensor:
     def function(self, mask: Mask) -> AttentionFunction:
         """Attention with that mask; its tensor is cached, for layers that share the mask."""
         if self.is_large(mask):
-            return self.recalled(*self.large(mask))
+            return self.cached_attention(*self.large(mask))
         return self.attention(*self.tensor(mask))
 
     def attention(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
@@ -283,7 +283,7 @@ class MaskAsTensor:
             )
         return functools.partial(masked_attention, mask=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
 
-    def recalled(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
+    def cached_attention(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
         """Attention with a tensor of which only a few are kept."""
         return lambda q, k, v: self.attention(*LARGE_TENSORS.get(key, make))(q, k, v)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...attention.backends import edges as edge_kernels
 from ...attention.backends.blockwise.schedule import plan_chunks
+from ...attention.backends.blockwise.stable_topk import stable_topk
 from ...attention.backends.blockwise.tile import TileInputs
 from ...attention.backends.edge_positions import fold_biases
 from ...attention.call import LoweredCall
@@ -26,7 +27,6 @@ from ...attention.look import (
 )
 from ...attention.parts.mask import PairGrid
 from ...attention.parts.parts import Parts
-from ...attention.stable_topk import stable_topk
 from ...attention.view import View
 from ..layout import Layout
 from .agreement import agree

@@ -105,9 +105,9 @@ class HeadScores:
         index = self.range(rows)
         similarity, scale = self.similarity(head, index, keys), self.scale(head)
         raw = similarity / scale if scale not in (0.0, 1.0) else similarity
-        scaled, vectors = self.capped(similarity), self.vector_scores(head, index, keys)
+        scaled, vectors = self.apply_cap(similarity), self.vector_scores(head, index, keys)
         if vectors is not None and self.lowered.cap is not None:
-            vectors = self.capped(similarity + vectors) - scaled
+            vectors = self.apply_cap(similarity + vectors) - scaled
         terms = (vectors, self.distance_bias(head, index, keys), self.pair_bias(head, index, keys))
         added = [x.expand_as(scaled) for x in terms if x is not None]
         if not added and self.lowered.rel_bias is not None:
@@ -127,12 +127,12 @@ class HeadScores:
     def scores(self, head: int, rows: Tensor, keys: Span, everything: bool = False) -> Tensor:
         """The scores of some rows, −∞ where masked; with `everything` no pair is masked."""
         score, vectors = self.similarity(head, rows, keys), self.vector_scores(head, rows, keys)
-        score = self.capped(score if vectors is None else score.add_(vectors))
+        score = self.apply_cap(score if vectors is None else score.add_(vectors))
         for bias in (self.distance_bias(head, rows, keys), self.pair_bias(head, rows, keys)):
             score = score if bias is None else score.add_(bias)
         return score if everything else score.masked_fill_(~self.allowed_pairs(head, rows, keys), -torch.inf)
 
-    def capped(self, score: Tensor) -> Tensor:
+    def apply_cap(self, score: Tensor) -> Tensor:
         """cap · tanh(score / cap), where the score has a cap."""
         cap = self.lowered.cap
         return score if cap is None else cap * (score / cap).tanh()

@@ -114,13 +114,13 @@ class RowLaunches:
         """The launches for a problem, and the tensors that they read: (q, k, v, weight, mask)."""
         if p.weight is None:
             raise TypeError("Additive attention needs its weight.")
-        q, k, v = (aligned(x) for x in (p.q, p.k, p.v))
-        weight, mask = aligned(p.weight), q if isinstance(p.mask, Everything) else mask_bytes(p)
+        q, k, v = (with_unit_stride(x) for x in (p.q, p.k, p.v))
+        weight, mask = with_unit_stride(p.weight), q if isinstance(p.mask, Everything) else mask_bytes(p)
         layout = tuple([(x.shape, x.stride(), x.dtype, x.data_ptr() % 16 == 0) for x in (q, k, v, weight, mask)])
         return p.plan.get((RowLaunches, layout), lambda: cls(p, q, k, v, mask)), (q, k, v, weight, mask)
 
 
-def aligned(x: Tensor) -> Tensor:
+def with_unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

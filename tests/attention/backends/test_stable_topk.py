@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.attention.stable_topk import GROUP, stable_topk
+from regard.attention.backends.blockwise.stable_topk import GROUP, stable_topk
 
 
 @pytest.mark.parametrize("size", [3, 50, 8 * GROUP * 3, 8 * GROUP * 3 + 17, 2003])
