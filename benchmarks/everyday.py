@@ -36,8 +36,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "everyday.json"
 PAGES = {"en": ROOT / "docs/benchmarks.md", "zh": ROOT / "docs/benchmarks.zh.md"}
 MARKS = ("<!-- everyday:table -->\n", "<!-- /everyday:table -->\n")
-SURVEY = ROOT / "benchmarks" / "results" / "survey-cuda.json"
-SURVEY_MARKS = ("<!-- bench:survey-cuda -->\n", "<!-- /bench:survey-cuda -->\n")
+SURVEYS = {device: ROOT / "benchmarks" / "results" / f"survey-{device}.json" for device in ("cpu", "cuda")}
 SURVEY_HEADS = {
     "en": ("calls", "number", "worst", "5 %", "median", "95 %"),
     "zh": ("调用", "个数", "最差", "5 %", "中位数", "95 %"),
@@ -382,19 +381,27 @@ def format_record(record: dict[str, Any]) -> str:
 
 
 def write_pages() -> None:
-    """Write the table of both pages again, from the stored results."""
-    data = json.loads(RESULTS.read_text(encoding="utf-8"))
+    """Write the tables of both pages again, from the stored results."""
     for language, page in PAGES.items():
         text = page.read_text(encoding="utf-8")
-        start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-        text = text[:start] + format_table(data, language) + text[end:]
-        start, end = text.index(SURVEY_MARKS[0]) + len(SURVEY_MARKS[0]), text.index(SURVEY_MARKS[1])
-        page.write_text(text[:start] + format_survey(language) + text[end:], encoding="utf-8")
+        for (first, last), table in make_tables(language).items():
+            start, end = text.index(first) + len(first), text.index(last)
+            text = text[:start] + table + text[end:]
+        page.write_text(text, encoding="utf-8")
 
 
-def format_survey(language: str) -> str:
+def make_tables(language: str) -> dict[tuple[str, str], str]:
+    """The tables of a page by the marks around them."""
+    tables = {MARKS: format_table(json.loads(RESULTS.read_text(encoding="utf-8")), language)}
+    for device, path in SURVEYS.items():
+        marks = (f"<!-- bench:survey-{device} -->\n", f"<!-- /bench:survey-{device} -->\n")
+        tables[marks] = format_survey(json.loads(path.read_text(encoding="utf-8")), language)
+    return tables
+
+
+def format_survey(data: dict[str, Any], language: str) -> str:
     """The distribution of the ratios of random calls as a table in Markdown: of all, and by use."""
-    data, head = json.loads(SURVEY.read_text(encoding="utf-8")), SURVEY_HEADS[language]
+    head = SURVEY_HEADS[language]
     rows = [row for row in data["rows"] if row["others"]]
     lines = [f"{data['device']}, torch {data['versions']['torch']}, {data['date']}; `{data['command']}`", ""]
     lines += [format_line(head), format_line(["---"] * len(head))]
