@@ -160,13 +160,13 @@ def prepare(prepared: dict[SurveyCall, Prepared], call: SurveyCall, device: str)
             return explain(error)
         else:
             if attempt == ATTEMPTS or not any("OutOfMemory" in reason for reason in made.left_out.values()):
-                break
+                if made.bytes > HELD_BYTES:
+                    made.release()
+                prepared[call] = made
+                return None
         torch.cuda.empty_cache()
         sleep(PAUSE)
-    if made.bytes > HELD_BYTES:
-        made.release()
-    prepared[call] = made
-    return None
+    return None  # the last attempt has returned
 
 
 def time_one(prepared: dict[SurveyCall, Prepared], call: SurveyCall, device: str) -> Any:
