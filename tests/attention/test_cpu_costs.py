@@ -1,4 +1,4 @@
-"""The choice between torch's kernels with a tensor and the tiles of a mask, on a CPU."""
+"""The choice between torch's fused kernel, products of all pairs and the tiles of a mask, on a CPU."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from regard.attention.backends import sdpa
 @pytest.mark.parametrize(
     "tokens, parts, backend",
     [
+        (4, {}, "sdpa"),
+        (64, {}, "dense"),
+        (2048, {}, "sdpa"),
         (64, {"mask": rg.Window(8, 8)}, "sdpa"),
         (2048, {"mask": rg.Window(8, 8)}, "blockwise"),
-        (128, {"position": rg.Alibi(), "mask": rg.Causal()}, "sdpa"),
+        (128, {"position": rg.Alibi(), "mask": rg.Causal()}, "dense"),
         (2048, {"position": rg.Alibi(), "mask": rg.Causal()}, "blockwise"),
         (1500, {"mask": rg.Lengths(torch.tensor([1400]))}, "sdpa"),
         (1500, {"mask": rg.Lengths(torch.tensor([100]))}, "blockwise"),
         (1500, {"mask": rg.Documents(torch.arange(1500)[None] // 60)}, "blockwise"),
-        (200, {"mask": rg.Documents(torch.arange(200)[None] // 60)}, "sdpa"),
+        (200, {"mask": rg.Documents(torch.arange(200)[None] // 60)}, "dense"),
+        (12, {"score": rg.Additive(torch.ones(2, 16))}, "dense"),
+        (200, {"score": rg.Additive(torch.ones(2, 16))}, "blockwise"),
     ],
 )
 def test_auto_takes_what_costs_less(tokens: int, parts: dict[str, Any], backend: str) -> None:
-    """Tiles where they leave out much of many pairs, a tensor for few pairs; the result is the same."""
+    """Tiles where they leave out much of many pairs, all weights for few pairs; the result is the same."""
     q, k, v = torch.randn(3, 1, 2, tokens, 16)
     assert rg.plan(q, k, v, **parts).backend == backend
     expected = rg.attend(q, k, v, **parts, backend="reference")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from .backends import BACKENDS, choose_backend, sdpa, triton
+from .backends import BACKENDS, choose_backend, dense, sdpa, triton
 from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
 from .execution import CACHE, ExecutionPlan, MaskCache, mask_cache
@@ -34,8 +34,9 @@ from .tracing import in_cuda_graph
 EVERYTHING = Everything()
 OtherParts = tuple[Sink | None, PairBias | None, Places | None, EdgeFeatures | None]
 any_autocast = torch._C._is_any_autocast_enabled
-PREPARED = {"sdpa": sdpa.prepare, "triton": triton.prepare}
-FIXED = {"sdpa": sdpa.prepare_fixed, "triton": triton.prepare_fixed}  # for parts with the same contents
+PREPARED = {"sdpa": sdpa.prepare, "triton": triton.prepare, "dense": dense.prepare}
+FIXED = {"sdpa": sdpa.prepare_fixed, "triton": triton.prepare_fixed, "dense": dense.prepare_fixed}  # same contents
+OF_MASK = {"sdpa": sdpa.function_of_mask, "dense": dense.function_of_mask}  # where a mask becomes a tensor
 
 
 def attend(
@@ -324,13 +325,14 @@ def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Ex
     else:
         call = check_call(q, k, v, parts)
         chosen = choose_backend(call, backend)
-        if key is not None and chosen is BACKENDS["sdpa"] and sdpa.chosen_by_shape(call):
+        if key is not None and chosen.name in OF_MASK and sdpa.chosen_by_shape(call):
             CACHE.choices.put((key, shapes), chosen)
     prepare = PREPARED.get(chosen.name)
     others = call.sink is not None or call.bias is not None  # whose contents are no part of the plan
     plain = prepare is not None and not (call.empty or call.dropout or others or shapes is None)
     function = prepare(call) if prepare is not None and plain else None
-    of_mask = sdpa.function_of_mask(call) if plain and key is not None and CACHE.choices.find((key, shapes)) else None
+    alike = plain and key is not None and CACHE.choices.find((key, shapes)) is not None
+    of_mask = OF_MASK[chosen.name](call) if alike else None
     return ExecutionPlan(chosen, isinstance(call.mask, Everything), call.empty, function, of_mask)
 
 

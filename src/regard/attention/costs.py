@@ -33,8 +33,7 @@ WAIT = 400.0  # µs of a dense call from which on the contents of a new mask dec
 TILE = 64
 ASSUMED: ContextVar[Mapping[str, PassCosts] | None] = ContextVar("costs in place of the measured ones", default=None)
 FORMULA_ELEMENTS = 1 << 25  # pairs × head_dim of additive scores up to which a GPU computes the formula as written
-CPU_FORMULA_ELEMENTS = 1 << 22  # the same on a CPU
-CPU_FORMULA_PAIRS = 1 << 16  # pairs of dot products that torch's kernels do not take, up to which a CPU does so
+CPU_FORMULA_PAIRS = 1 << 16  # pairs with a cap, sink or bias by pair up to which a CPU does so
 FEW_QUERIES = 32  # up to which tiles of additive scores stay mostly empty, and few queries have kernels of their own
 SOME_QUERIES = 64  # the same where there are few keys, or so many value dims that tiles compute scores twice
 FEW_KEYS = 128
@@ -126,23 +125,22 @@ def weighted_pairs(call: Call) -> float:
 def formula_is_faster(call: Call) -> bool:
     """Whether the formula as it is written is expected to be faster than kernels, for few pairs.
 
-    So it is with additive scores, with a learned table beside wide heads of float32 on a GPU, and on a CPU with a cap,
-    a sink or a bias by pair, which keep torch's kernels out.
+    So it is on a GPU with additive scores, and with a learned table beside wide heads of float32; and on a CPU with
+    vectors by distance and a cap, a sink or a bias by pair (without vectors, the products of `dense` come first).
     """
     if torch.compiler.is_compiling():
         return False
     grid = call.grid
     pairs = grid.batch * grid.heads * grid.queries * grid.keys
+    others = call.score.cap is not None or call.sink is not None or call.bias is not None
+    if not call.q.is_cuda:
+        return others and pairs <= CPU_FORMULA_PAIRS and not isinstance(call.score, Additive)
     if not isinstance(call.score, Additive):
-        if call.q.is_cuda:
-            return pairs <= WIDE_PAIRS and learns_wide_table(call)
-        others = call.score.cap is not None or call.sink is not None or call.bias is not None
-        return others and pairs <= CPU_FORMULA_PAIRS
-    elements = pairs * call.q.shape[-1]
+        return pairs <= WIDE_PAIRS and learns_wide_table(call)
     alone = call.position is call.bias is call.score.cap is None and not call.dropout
-    if call.q.is_cuda and alone and few_additive_queries(grid.queries, grid.keys, call.v.shape[-1]):
+    if alone and few_additive_queries(grid.queries, grid.keys, call.v.shape[-1]):
         return False
-    return elements <= (FORMULA_ELEMENTS if call.q.is_cuda else CPU_FORMULA_ELEMENTS)
+    return pairs * call.q.shape[-1] <= FORMULA_ELEMENTS
 
 
 def few_additive_queries(queries: int, keys: int, value_dim: int) -> bool:

@@ -132,7 +132,7 @@ def visited_tiles(call: Call, backend: str) -> float:
         return 0.0
     if backend == "edges":
         return sorted_edges(call.mask, call.grid).rows.numel() / (call.grid.queries * call.grid.keys)
-    if backend == "reference":
+    if backend in ("reference", "dense"):
         return 1.0
     shape = chunk_shape(lower(call))
     return float((merge_heads(call.mask, call.grid, shape.rows, shape.columns) != NONE).float().mean())
@@ -168,6 +168,9 @@ def estimate_peak(call: Call, backend: str) -> int:
     if backend == "reference":
         features = call.q.shape[-1] if isinstance(call.score, Additive) else 1
         return output + 3 * heads * grid.queries * grid.keys * size * features
+    if backend == "dense":
+        features = call.q.shape[-1] if isinstance(call.score, Additive) else 1
+        return output + 2 * heads * grid.queries * grid.keys * size * features
     if backend == "edges":
         return output + 4 * sorted_edges(call.mask, grid).rows.numel() * heads * size
     if backend == "sdpa":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ...errors import BadInput, Unsupported
 from ..call import Call
-from . import edges, reference, sdpa, triton
+from . import dense, edges, reference, sdpa, triton
 from .backend import Backend, reason_against
 from .blockwise import blockwise as blockwise_backend
 
 __all__ = ["BACKENDS", "Backend", "choose_backend", "reason_against"]
 
-ORDER: tuple[Backend, ...] = (edges, sdpa, triton, blockwise_backend, reference)
+ORDER: tuple[Backend, ...] = (edges, sdpa, triton, dense, blockwise_backend, reference)
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in ORDER}
 """The backends by name, in the order in which `auto` tries them."""
 

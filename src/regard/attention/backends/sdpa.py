@@ -84,15 +84,20 @@ def bias_reason(call: Call, bias: PairBias) -> str | None:
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
-    if call.q.device.type != "cpu" or call.bias is not None or needs_no_tensor(call) or torch.compiler.is_compiling():
+    if call.q.device.type != "cpu" or torch.compiler.is_compiling():
         return None
+    return cpu_costs.fused_reason(call, made_elements(call))
+
+
+def made_elements(call: Call) -> int:
+    """The elements of a bias by distance that are made for each call, or for the layers that share a mask."""
     biased = call.position is not None and not call.position.rotates
-    learned = biased and learns_position(call)
-    elements = tensor_elements(call, biased, cached_elements(call)) if biased and not learned else 0
-    cached = elements <= cached_elements(call)
-    made = (elements // LAYERS if call.mask.tensors() else 0) if cached else elements
-    faster = cpu_costs.dense_is_faster(call, biased, learned, made)
-    return None if faster else "the tiles of the mask take less time than torch's kernels with a tensor"
+    if not biased or learns_position(call):
+        return 0
+    elements = tensor_elements(call, biased, cached_elements(call))
+    if elements > cached_elements(call):
+        return elements
+    return elements // LAYERS if call.mask.tensors() else 0
 
 
 def needs_no_tensor(call: Call) -> bool:
@@ -196,7 +201,7 @@ def run(call: Call) -> Tensor:
             output = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         else:
             mask, dead = mask_tensor(call)
-            output = masked_attention(q, k, v, mask=mask, dead=dead, scale=scale, grouped=grouped)
+            output = masked_attention(q, k, v, tensor=mask, dead=dead, scale=scale, grouped=grouped)
         dim = call.v.shape[-1]
         return (output if output.shape[-1] == dim else output[..., :dim]).to(call.v.dtype)
 
@@ -227,17 +232,22 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):
         return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
-    how, limit = MaskAsTensor.of(call), cached_elements(call)
-    if position is None:
+    return fixed_function(call, MaskAsTensor.of(call))
+
+
+def fixed_function(call: Call, how: MaskAsTensor) -> AttentionFunction | None:
+    """Attention with the call's mask and bias by distance; None where their tensor is not kept."""
+    limit = cached_elements(call)
+    if call.position is None:
         return how.function(call.mask)
     if tensor_elements(call, True, limit) > limit:
         return None
     few = CACHED if call.q.device.type == "cpu" and limit == CPU_ELEMENTS else min(limit, BIAS_ELEMENTS)
     if call.mask.tensors() or tensor_elements(call, True, few) <= few:
-        return how.attention(*make_mask_tensor(call))
+        return how.attention(*make_mask_tensor(call, how.dtype))
     sizes = {name: getattr(call, name).shape for name in "qkv"}  # without the numbers of q, k and v
     light = replace(call, **{name: call.q.new_empty(1, 1, 1, 1).expand(size) for name, size in sizes.items()})
-    return how.cached_attention(call.plan, lambda: make_mask_tensor(light))
+    return how.cached_attention(call.plan, lambda: make_mask_tensor(light, how.dtype))
 
 
 def plain_attention(scale: float | None, causal: bool, grouped: bool) -> AttentionFunction:
@@ -253,76 +263,16 @@ def function_of_mask(call: Call) -> FunctionOfMask | None:
     return MaskAsTensor.of(call).function if masked and prepare(call) is not None else None
 
 
-@dataclass(frozen=True)
-class MaskAsTensor:
-    """How calls of one kind hand their mask to torch's kernels: a boolean tensor, or a bias of 0 and −∞ in a type."""
-
-    grid: PairGrid
-    scale: float
-    grouped: bool
-    bias: torch.dtype | None
-
-    @classmethod
-    def of(cls, call: Call) -> MaskAsTensor:
-        scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
-        grouped = call.q.shape[1] != call.k.shape[1]
-        return cls(call.grid, scale, grouped, call.q.dtype if prefers_bias(call) else None)
-
-    def function(self, mask: Mask) -> AttentionFunction:
-        """Attention with that mask; its tensor is cached, for layers that share the mask."""
-        if self.is_large(mask):
-            return self.cached_attention(*self.large(mask))
-        return self.attention(*self.tensor(mask))
-
-    def attention(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
-        """Attention with that tensor."""
-        if dead is None and not tensor.is_cuda:
-            scale, grouped = self.scale, self.grouped
-            return lambda q, k, v: scaled_dot_product_attention(
-                q, k, v, tensor, 0.0, False, scale=scale, enable_gqa=grouped
-            )
-        return functools.partial(masked_attention, mask=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
-
-    def cached_attention(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
-        """Attention with a tensor of which only a few are kept."""
-        return lambda q, k, v: self.attention(*LARGE_TENSORS.get(key, make))(q, k, v)
-
-    def tensor(self, mask: Mask) -> MaskTensor:
-        """The mask as a tensor, cached."""
-        if self.is_large(mask):
-            return LARGE_TENSORS.get(*self.large(mask))
-        return mask_cache(mask).get(("mask tensor", self.grid, self.bias), lambda: self.make(mask))
-
-    def is_large(self, mask: Mask) -> bool:
-        """Whether only a few such tensors are kept; of a mask with tensors it is kept as long as they are."""
-        on_cpu = torch.device(self.grid.device).type == "cpu"
-        return on_cpu and not mask.tensors() and self.grid.queries * self.grid.keys > CACHED
-
-    def large(self, mask: Mask) -> tuple[Hashable, Callable[[], MaskTensor]]:
-        """The key of such a tensor, and what makes it."""
-        return (mask_cache(mask), self.grid, self.bias), lambda: self.make(mask)
-
-    def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
-        """The mask's tensor, and the rows without allowed keys, which see every key in it."""
-        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-            if self.bias is None:
-                return allowed_pairs(mask, self.grid)
-            if starts_slowly(self.grid) and not self.grouped:
-                return as_bias(permitted_pairs(mask, self.grid), self.bias), None
-            allowed, dead = allowed_pairs(mask, self.grid)
-            return (as_bias(allowed, self.bias), None) if dead is None else (allowed, dead)
-
-
 def masked_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dead: Tensor | None, scale: float, grouped: bool
+    q: Tensor, k: Tensor, v: Tensor, *, tensor: Tensor, dead: Tensor | None, scale: float, grouped: bool
 ) -> Tensor:
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
-    biased = mask.is_cuda and mask.dtype == q.dtype != torch.float64 and not grouped
+    biased = tensor.is_cuda and tensor.dtype == q.dtype != torch.float64 and not grouped
     small = biased and q.numel() * k.shape[2] <= GPU_SMALL * q.shape[3]
     if small and is_aligned(q) and is_aligned(k) and is_aligned(v):
-        output = efficient_attention(q, k, v, mask, scale)
+        output = efficient_attention(q, k, v, tensor, scale)
     else:
-        output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+        output = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=scale, enable_gqa=grouped)
     return output if dead is None else output.masked_fill(dead, 0.0)
 
 
@@ -338,6 +288,83 @@ def is_aligned(x: Tensor) -> bool:
     """Whether torch's kernel for biases can read x as it is."""
     *steps, last = x.stride()
     return last == 1 and not any(step % ALIGNED for step in steps) and x.data_ptr() % 16 == 0
+
+
+@dataclass(frozen=True)
+class MaskAsTensor:
+    """How calls of one kind hand their mask to torch: as a boolean tensor, or as a bias of 0 and −∞ in a type.
+
+    `compute` is attention with that tensor: by torch's fused kernels, or by products of matrices (`dense`).
+    """
+
+    grid: PairGrid
+    scale: float
+    grouped: bool
+    bias: torch.dtype | None
+    compute: Callable[..., Tensor] = masked_attention
+
+    @classmethod
+    def of(cls, call: Call) -> MaskAsTensor:
+        scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
+        grouped = call.q.shape[1] != call.k.shape[1]
+        return cls(call.grid, scale, grouped, call.q.dtype if prefers_bias(call) else None)
+
+    def function(self, mask: Mask) -> AttentionFunction:
+        """Attention with that mask; its tensor is cached, for layers that share the mask."""
+        if self.is_large(mask):
+            return self.cached_attention(*self.large(mask))
+        return self.attention(*self.tensor(mask))
+
+    def attention(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
+        """Attention with that tensor."""
+        if dead is None and not tensor.is_cuda and self.compute is masked_attention:
+            scale, grouped = self.scale, self.grouped
+            return lambda q, k, v: scaled_dot_product_attention(
+                q, k, v, tensor, 0.0, False, scale=scale, enable_gqa=grouped
+            )
+        return functools.partial(self.compute, tensor=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
+
+    def cached_attention(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
+        """Attention with a tensor of which only a few are kept."""
+        return lambda q, k, v: self.attention(*LARGE_TENSORS.get(key, make))(q, k, v)
+
+    def tensor(self, mask: Mask) -> MaskTensor:
+        """The mask as a tensor, cached."""
+        if self.is_large(mask):
+            return LARGE_TENSORS.get(*self.large(mask))
+        return mask_cache(mask).get(self.key, lambda: self.make(mask))
+
+    def is_large(self, mask: Mask) -> bool:
+        """Whether only a few such tensors are kept; of a mask with tensors it is kept as long as they are."""
+        on_cpu = torch.device(self.grid.device).type == "cpu"
+        return on_cpu and not mask.tensors() and self.grid.queries * self.grid.keys > CACHED
+
+    def large(self, mask: Mask) -> tuple[Hashable, Callable[[], MaskTensor]]:
+        """The key of such a tensor, and what makes it."""
+        return (mask_cache(mask), *self.key), lambda: self.make(mask)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The type of numbers that are added to scores; None for that of torch's fused kernels."""
+        return None if self.compute is masked_attention else self.bias
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What decides, besides the mask, how its tensor looks."""
+        return "mask tensor", self.grid, self.bias, self.compute
+
+    def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
+        """The mask's tensor, and the rows without allowed keys, which see every key in it."""
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+            if self.bias is None:
+                return allowed_pairs(mask, self.grid)
+            if self.compute is not masked_attention:
+                allowed, dead = allowed_pairs(mask, self.grid)
+                return as_bias(allowed, self.bias), dead
+            if starts_slowly(self.grid) and not self.grouped:
+                return as_bias(permitted_pairs(mask, self.grid), self.bias), None
+            allowed, dead = allowed_pairs(mask, self.grid)
+            return (as_bias(allowed, self.bias), None) if dead is None else (allowed, dead)
 
 
 def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -367,8 +394,12 @@ def cached_elements(call: Call) -> int:
     return CACHED_TABLE if call.position is not None and call.position.tensors() else CPU_ELEMENTS
 
 
-def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here."""
+def make_mask_tensor(call: Call, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor | None]:
+    """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here.
+
+    Numbers by distance are of the type, that of the fused kernel by default.
+    """
+    dtype = compute_dtype(call) if dtype is None else dtype
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if call.position is None or call.position.rotates:
             return MaskAsTensor.of(call).make(call.mask)
@@ -377,8 +408,8 @@ def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
         else:
             allowed, dead = allowed_pairs(call.mask, call.grid)
         i, j = call.grid.indices()
-        bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
-        bias = torch.as_tensor(bias, device=call.q.device).to(compute_dtype(call))
+        bias = call.position.score_bias(call.q[:, :, :1, :1].to(call.exact), call.k, 1.0, i - j)
+        bias = torch.as_tensor(bias, device=call.q.device).to(dtype)
         bias = bias.masked_fill(~allowed, -torch.inf)
         return (pad_rows(bias) if call.q.is_cuda else bias), dead
 
@@ -429,7 +460,8 @@ def starts_slowly(grid: PairGrid) -> bool:
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where allowed, −∞ elsewhere."""
-    return pad_rows(torch.where(allowed, *bias_values(dtype, allowed.device)))
+    bias = torch.where(allowed, *bias_values(dtype, allowed.device))
+    return pad_rows(bias) if bias.is_cuda else bias
 
 
 @tensor_cache
