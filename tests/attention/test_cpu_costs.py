@@ -54,3 +54,20 @@ def test_a_constant_mask_is_found_by_identity_only_while_it_lives() -> None:
         torch.testing.assert_close(rg.attend(*x, mask=mask), expected)
         torch.testing.assert_close(rg.attend(*x, mask=mask), expected)
         del mask
+
+
+class Doubled(rg.Dot):
+    """A score of a user's own, which lowers to other queries."""
+
+    def similarity(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return super().similarity(2 * q, k)
+
+    def lower(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+        return 2 * q, k, self.factor(q.shape[-1])
+
+
+def test_dense_asks_a_score_of_a_users_own_how_it_is_lowered() -> None:
+    q, k, v = torch.randn(3, 1, 2, 48, 16)
+    expected = rg.attend(q, k, v, score=Doubled(), backend="reference")
+    for _ in range(2):  # the second call is a warm one
+        torch.testing.assert_close(rg.attend(q, k, v, score=Doubled(), backend="dense"), expected)

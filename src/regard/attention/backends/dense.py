@@ -67,7 +67,7 @@ def prepare(call: Call) -> AttentionFunction | None:
 
 def prepare_fixed(call: Call) -> AttentionFunction | None:
     """`run` as a function of q, k and v alone, for calls of the same kind with the same contents of the position."""
-    if not isinstance(call.score, Dot) or call.score.cap is not None:
+    if type(call.score) is not Dot or call.score.cap is not None:
         return None
     position = call.position
     if position is not None and (position.transforms or call.places is not None or sdpa.learns_position(call)):
