@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ...attention.parts.mask import And, Mask
@@ -48,16 +48,28 @@ class LlamaVariant:
     residual: Residual = "pre"
     base: float = 10000.0
     partial_rotary: bool = False
+    defaults: JsonObject = field(default_factory=dict)
+    """What transformers takes where a folder does not say."""
 
 
 VARIANTS = {
     "llama": LlamaVariant("Llama", choices="af"),
-    "mistral": LlamaVariant("Mistral", windows="all"),
+    "mistral": LlamaVariant("Mistral", windows="all", defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
     "qwen2": LlamaVariant("Qwen2", bias="qkv", windows="layers"),
     "qwen3": LlamaVariant("Qwen3", choices="a", windows="layers", qk_norm="head"),
-    "smollm3": LlamaVariant("SmolLM3", choices="af", windows="layers", base=2000000.0),
-    "olmo2": LlamaVariant("Olmo2", choices="a", qk_norm="all", residual="output"),
-    "phi3": LlamaVariant("Phi3", windows="all", partial_rotary=True),
+    "smollm3": LlamaVariant(
+        "SmolLM3",
+        choices="af",
+        windows="layers",
+        base=2000000.0,
+        defaults={"tie_word_embeddings": True, "num_key_value_heads": 4, "pad_token_id": 128004},
+    ),
+    "olmo2": LlamaVariant(
+        "Olmo2", choices="a", qk_norm="all", residual="output", defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1}
+    ),
+    "phi3": LlamaVariant(
+        "Phi3", windows="all", partial_rotary=True, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 32000}
+    ),
 }
 
 
@@ -122,6 +134,7 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     family, dim = config["model_type"], config["hidden_size"]
     variant = VARIANTS[family]
+    config = {**variant.defaults, **config}
     heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
     if activation not in ACTIVATIONS:
         raise Unsupported(
