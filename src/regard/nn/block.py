@@ -363,8 +363,10 @@ class Stack(nn.Module):
         self.config = config
         shared = config.parts.position if config.shared_position else None
         head_dim = config.head_dim or config.dim // config.heads
-        head_dim = config.attention.rotary_dim if isinstance(config.attention, LatentConfig) else head_dim
-        self.position = None if shared is None else build_part(shared, config.heads, head_dim)
+        rotary_dim, latent = None, config.attention
+        if isinstance(latent, LatentConfig):
+            head_dim, rotary_dim = latent.key_dim + latent.rotary_dim, latent.rotary_dim
+        self.position = None if shared is None else build_part(shared, config.heads, head_dim, 0, rotary_dim)
         self.blocks = nn.ModuleList(make_blocks(config))
         last = config.residual != "post" if config.final_norm is None else config.final_norm
         self.norm = make_norm(config) if last else None

@@ -134,10 +134,12 @@ def set_fields(config: object, values: Mapping[str, object]) -> None:
         object.__setattr__(config, item.name, values[item.name])
 
 
-def build_part(part: Part, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
-    """The module that gives a part to a layer with these sizes."""
+def build_part(part: Part, heads: int, head_dim: int, layer: int = 0, rotary_dim: int | None = None) -> nn.Module:
+    """The module that gives a part to a layer with these sizes; rotary positions have `rotary_dim` where given."""
     if isinstance(part, LayerPositions):
-        return part.build_layers(lambda own: build_part(own, heads, head_dim))
+        return part.build_layers(lambda own: build_part(own, heads, head_dim, 0, rotary_dim))
+    if isinstance(part, Rotary | RotarySpec) and rotary_dim is not None:
+        head_dim = rotary_dim
     if isinstance(part, PartSpec):
         return part.build(heads, head_dim, layer)
     return RotaryEmbedding(head_dim, part) if isinstance(part, Rotary) else FixedPart(part)
