@@ -89,6 +89,7 @@ DECODERS = {
         "Qwen3ForCausalLM",
         {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "attention_bias": True},
     ),
+    "Llama with ReLU": Case("LlamaForCausalLM", {**LLAMA, "hidden_act": "relu"}, generates=False),
     "SmolLM": Case("LlamaForCausalLM", {**LLAMA, "tie_word_embeddings": True}),
     "SmolLM3": Case("SmolLM3ForCausalLM", {**LLAMA, "no_rope_layers": [1, 0]}),
     "OLMo 2": Case("Olmo2ForCausalLM", {**LLAMA, "rope_parameters": YARN}),
@@ -233,6 +234,7 @@ REFUSED = {
     "BART": (Case("BartForConditionalGeneration", {**BART, **UNTIED}), "embeddings of tokens for encoder and decoder"),
     "Gemma 3": (Case("Gemma3ForCausalLM", {**GEMMA, "attn_logit_softcapping": 2.0}), "which transformers ignores"),
     "OPT": (Case("OPTModel", {**OPT, "word_embed_proj_dim": 16}), "for a language model alone"),
+    "Qwen3": (Case("Qwen3ForCausalLM", {**LLAMA, "hidden_act": "relu2"}), "has the activation 'relu2'; supported are"),
     "ModernBERT": (Case("ModernBertForQuestionAnswering", MODERN), "those of sequences and of tokens are read"),
 }
 

@@ -18,17 +18,11 @@ from ..checkpoint.key_table import Key, Shapes, split_of, stack_of
 from ..checkpoint.rope import read_rotary, write_rotary
 from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
+from .bert import our_activation, their_activation
 
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
 
-ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
 ROTARY = Rotary()
 
 
@@ -135,16 +129,12 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     family, dim = config["model_type"], config["hidden_size"]
     variant = VARIANTS[family]
     config = {**variant.defaults, **config}
-    heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
-    if activation not in ACTIVATIONS:
-        raise Unsupported(
-            f"This {variant.name} has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}."
-        )
+    heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or dim // heads
     return llama(
         layers=config["num_hidden_layers"], dim=dim, heads=heads, kv_heads=config.get("num_key_value_heads") or heads,
         hidden=config["intermediate_size"], head_dim=head_dim, vocabulary=config["vocab_size"],
-        position=read_positions(config, head_dim), activation=ACTIVATIONS[activation],
+        position=read_positions(config, head_dim), activation=our_activation(config.get("hidden_act", "silu")),
         bias=read_bias(config, variant),
         eps=config.get("rms_norm_eps", 1e-6), window=read_window(config), padding=config.get("pad_token_id"),
         dropout=config.get("attention_dropout", 0.0), head=read_head(config, shapes), family=family,
@@ -216,7 +206,7 @@ def write(config: TextConfig) -> JsonObject:
         "intermediate_size": stack.hidden,
         "vocab_size": config.embed.vocabulary,
         "pad_token_id": config.embed.padding,
-        "hidden_act": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[stack.activation],
+        "hidden_act": their_activation(stack.activation),
         "rms_norm_eps": stack.eps,
         "attention_dropout": stack.attention_dropout,
         "tie_word_embeddings": is_tied(head, False),
