@@ -40,3 +40,8 @@ def test_parts_of_one_call_are_not_those_of_a_layer():
     for part in ({"bias": rg.PairBias(torch.zeros(3, 3))}, {"places": rg.Places(torch.arange(3))}):
         with pytest.raises(BadInput, match="which is of one call and its rows"):
             MultiHeadAttention(8, 2, parts=rg.Parts(**part))
+
+
+def test_key_heads_divide_the_heads():
+    with pytest.raises(BadInput, match="5 heads do not share 2 key heads evenly"):
+        rg.nn.StackConfig(20, 1, 5, kv_heads=2).build()
