@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard import Unsupported
 from regard.models.checkpoint.checkpoint import load
+from regard.models.families.opt import opt
 from regard.nn import CacheConfig
 
 from ..checkpoint_equality import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights, real
@@ -295,3 +296,9 @@ def assert_same_new_tokens(ours: Any, theirs: Any, batch: dict[str, Tensor]) -> 
 
 def assert_same_tokens(ours: Tensor, theirs: Tensor) -> None:
     assert torch.equal(ours, theirs), f"{ours.tolist()} is not {theirs.tolist()}"
+
+
+def test_published_size_of_opt_350m() -> None:
+    with torch.device("meta"):
+        model = opt(layers=24, dim=1024, heads=16, hidden=4096, inner=512, pre_norm=False).build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 331_196_416
