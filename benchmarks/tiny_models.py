@@ -186,7 +186,7 @@ def build(model_type: Any, small: dict[str, Any], name: str = "") -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point() and parameter.dim() > 1:
-                std = min(0.2, parameter[0].numel() ** -0.5)  # more would make wide models chaotic
+                std = min(0.2, (parameter[0].numel() or 1) ** -0.5)  # more would make wide models chaotic
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
         for buffer in model.buffers():  # codebooks that training fills
             if buffer.is_floating_point() and buffer.dim() > 1 and not buffer.any():

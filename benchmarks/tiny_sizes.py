@@ -47,7 +47,6 @@ SIZES: tuple[dict[str, Any], ...] = ({**LAYERS, **IMAGES, **WIDTHS}, {**LAYERS, 
 """The sets of sizes that are tried in turn: some families check that their widths fit each other."""
 
 LATENT = {"num_key_value_heads": 4}  # multi-head latent attention has keys for every head
-MIXED = {"num_hidden_layers": 4}  # every fourth layer has attention
 LOCAL_GLOBAL = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 WINDOWED, CODEC, CONTEXT = (
     {"window_size": 16, "fullatt_block_indexes": [1]},
@@ -65,7 +64,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
         **{**LATENT, "index_kpool": 2, "qk_rope_head_dim": 0, "head_dim": 0, "qk_head_dim": 8},
         **{"linear_num_heads": 4, "linear_head_dim": 8},
     },
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), MIXED),
     "gemma4_text": LOCAL_GLOBAL,
     "cohere_compass_text": {
         **LOCAL_GLOBAL,

@@ -77,8 +77,8 @@ class LMHeadConfig:
 
     `tied` uses the token embedding as the output matrix; `transform` puts a dense layer, that activation and a norm
     before it, to `inner` dims where the embedding has fewer (`transform_bias` names those of dense layer "d" and norm
-    "n" that have a bias); `scale` multiplies the input (T5: dim^−½). `blank` is the
-    blank token of a CTC loss. `cap` bounds the logits, cap · tanh(logit / cap) (Gemma 2).
+    "n" that have a bias); `inner` without it puts a dense layer alone (OPT 350M). `scale` multiplies the input (T5:
+    dim^−½). `blank` is the blank token of a CTC loss. `cap` bounds the logits, cap · tanh(logit / cap) (Gemma 2).
     """
 
     vocabulary: int
@@ -103,7 +103,7 @@ class LMHead(nn.Module):
         self.config = config
         dim = config.inner or config.dim
         dense_bias, norm_bias = ("d" in config.transform_bias), ("n" in config.transform_bias)
-        self.dense = nn.Linear(config.dim, dim, dense_bias) if config.transform else None
+        self.dense = nn.Linear(config.dim, dim, dense_bias) if config.transform or config.inner else None
         self.norm = nn.LayerNorm(dim, eps=config.eps, bias=norm_bias) if config.transform else None
         self.weight = None if config.tied else nn.Parameter(torch.randn(config.vocabulary, dim) * 0.02)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.bias else None
@@ -118,8 +118,9 @@ class LMHead(nn.Module):
         A loss of the second has a gradient of its size, without cutting or copying.
         """
         x = hidden
-        if self.dense is not None and self.norm is not None:
-            x = self.norm(ACTIVATIONS[self.config.transform or "none"](self.dense(x)))
+        if self.dense is not None:
+            x = ACTIVATIONS[self.config.transform or "none"](self.dense(x))
+        x = x if self.norm is None else self.norm(x)
         weight = self.weight if self.weight is not None else embedding
         if weight is None:
             raise BadInput(
@@ -145,17 +146,21 @@ def vocabulary_padding(x: Tensor, words: int) -> int:
 class ClassificationHeadConfig:
     """A logit for each class, of the whole input or (`per_token`) of each token.
 
-    `pool` is the first token, the mean, the sum, the last token, attention pooling, or the model's own pooler. `hidden`
-    puts a dense layer with that activation before the output. One class is a regression.
+    `pool` is the first token, the mean, the sum, the last token, the first token beside the mean of the others,
+    attention pooling, or the model's own pooler. `hidden` puts a dense layer with that activation before the output,
+    and a norm after it where its ε, `norm`, is given (`transform_bias` as in `LMHeadConfig`). One class is a
+    regression.
     """
 
     classes: int
     dim: int
     per_token: bool = False
-    pool: Literal["first", "mean", "sum", "last", "attention", "pooler"] = "first"
+    pool: Literal["first", "mean", "sum", "last", "first and mean", "attention", "pooler"] = "first"
     hidden: str | None = None
     bias: bool = True
     dropout: float = 0.0
+    norm: float | None = None
+    transform_bias: str = "dn"
 
     def build(self) -> ClassificationHead:
         return ClassificationHead(self)
@@ -165,16 +170,19 @@ class ClassificationHead(nn.Module):
     def __init__(self, config: ClassificationHeadConfig) -> None:
         super().__init__()
         self.config = config
-        self.dense = nn.Linear(config.dim, config.dim) if config.hidden else None
+        dense_bias, norm_bias = ("d" in config.transform_bias), ("n" in config.transform_bias)
+        self.dense = nn.Linear(config.dim, config.dim, dense_bias) if config.hidden else None
+        self.norm = None if config.norm is None else nn.LayerNorm(config.dim, eps=config.norm, bias=norm_bias)
         self.attention = AttentionPooling(config.dim, score="additive") if config.pool == "attention" else None
-        self.out = nn.Linear(config.dim, config.classes, config.bias)
+        self.out = nn.Linear((1 + (config.pool == "first and mean")) * config.dim, config.classes, config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[…, classes]` of `[…, dim]`."""
         x = self.dropout(x)
         if self.dense is not None:
-            x = self.dropout(ACTIVATIONS[self.config.hidden or "none"](self.dense(x)))
+            x = ACTIVATIONS[self.config.hidden or "none"](self.dense(x))
+            x = self.dropout(x if self.norm is None else self.norm(x))
         return self.out(x)
 
     def pool(self, hidden: Tensor, lengths: Tensor | None, pooled: Tensor | None) -> Tensor:
@@ -185,6 +193,9 @@ class ClassificationHead(nn.Module):
             if pooled is None:
                 raise BadInput("The head reads the pooler, and this model has none. Give it one, or pool='first'.")
             return pooled
+        if self.config.pool == "first and mean":
+            others = None if lengths is None else lengths - 1
+            return torch.cat([pool(hidden, lengths, "first"), pool(hidden[:, 1:], others, "mean")], dim=-1)
         return pool(hidden, lengths, self.config.pool) if self.attention is None else self.attention(hidden, lengths)
 
 

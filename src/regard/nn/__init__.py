@@ -13,6 +13,7 @@ from .embeddings.patch_embedding import fit_patches
 from .embeddings.text import LearnedPositions, SinusoidalPositions, TextEmbedding, TextEmbeddingConfig, sinusoids
 from .embeddings.waveform import normalize_samples
 from .embeddings.word_vectors import OneHot, WordVectors, read_vectors
+from .experts import ExpertsConfig
 from .graphs.attention import GraphAttention
 from .multihead.differential import DifferentialConfig
 from .multihead.gate import GateConfig
@@ -56,6 +57,7 @@ __all__ = [
     "DifferentialConfig",
     "DynamicRotary",
     "EncoderOutput",
+    "ExpertsConfig",
     "FeatureMap",
     "FeedForward",
     "First",

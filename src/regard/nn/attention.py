@@ -106,6 +106,8 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         parts = update_parts(parts, given, dropout=dropout)
         self.heads, self.kv_heads, self.dropout = heads, kv_heads or heads, parts.dropout
+        if heads % self.kv_heads:
+            raise BadInput(f"{heads} heads do not share {kv_heads} key heads evenly: kv_heads must divide heads.")
         self.head_dim = head_dim or divide_heads(dim, heads)
         inner, shared = heads * self.head_dim, self.kv_heads * self.head_dim
         self.q = Linear(dim, inner, bias="q" in bias)

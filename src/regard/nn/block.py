@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Documents, Lengths
 from ..attention.parts.parts import DEFAULT_PARTS, Parts
+from ..attention.parts.places import Places
 from ..attention.sharding import current_layout
 from ..attention.tracing import shapes_only
 from ..errors import BadInput, Unsupported
@@ -362,8 +363,10 @@ class Stack(nn.Module):
         self.config = config
         shared = config.parts.position if config.shared_position else None
         head_dim = config.head_dim or config.dim // config.heads
-        head_dim = config.attention.rotary_dim if isinstance(config.attention, LatentConfig) else head_dim
-        self.position = None if shared is None else build_part(shared, config.heads, head_dim)
+        rotary_dim, latent = None, config.attention
+        if isinstance(latent, LatentConfig):
+            head_dim, rotary_dim = latent.key_dim + latent.rotary_dim, latent.rotary_dim
+        self.position = None if shared is None else build_part(shared, config.heads, head_dim, 0, rotary_dim)
         self.blocks = nn.ModuleList(make_blocks(config))
         last = config.residual != "post" if config.final_norm is None else config.final_norm
         self.norm = make_norm(config) if last else None
@@ -401,7 +404,9 @@ class Stack(nn.Module):
             )
         layer_masks = self.masks[self.training]
         combined = {
-            id(own): intersect(own, intersect(mask, padding_mask(lengths, cache, x.shape[1], own)))
+            id(own): intersect(
+                place_mask(own, cache, x.shape[1]), intersect(mask, padding_mask(lengths, cache, x.shape[1], own))
+            )
             for own in unique_masks(layer_masks)
         }
         inputs = LayerInputs(
@@ -464,6 +469,18 @@ class Stack(nn.Module):
 def unique_masks(masks: list[Mask | None]) -> list[Mask | None]:
     """The masks, each object once."""
     return list({id(mask): mask for mask in masks}.values())
+
+
+def place_mask(own: Mask | None, cache: Cache | None, tokens: int) -> Mask | None:
+    """The mask of a layer; where a cache has padding before a row, it counts from the row's first token.
+
+    A mask that depends on i − j alone is the same anywhere.
+    """
+    padding = None if cache is None else cache.padding
+    if own is None or cache is None or padding is None or (own.key_span(0, 0) is not None and own.key_period == 1):
+        return own
+    rows = torch.arange(cache.length - cache.count_cached(own), cache.length + tokens, device=padding.device)
+    return Places(rows - padding[:, None]).place(own)
 
 
 def padding_mask(lengths: Tensor | None, cache: Cache | None, tokens: int, own: Mask | None = None) -> Mask | None:

@@ -68,16 +68,21 @@ class Cache:
 
     def count_cached(self, mask: Mask | None) -> int:
         """How many of the tokens so far are still cached by layers with that mask."""
-        most = self.most_cached(mask)
+        most = self.most_cached(mask, self.length)
         return self.length if most is None else min(self.length, most)
 
-    def most_cached(self, mask: Mask | None) -> int | None:
-        """The most tokens that layers with that mask keep; None where they keep all."""
-        span = mask.key_span(0, 0) if self.config.sliding and mask is not None else None
-        window = None if span is None or math.isinf(span[0]) else max(-int(span[0]), 0)
-        if self.memory_length is None or window is None:
-            return window if self.memory_length is None else self.memory_length
-        return min(self.memory_length, window)
+    def most_cached(self, mask: Mask | None, tokens: int) -> int | None:
+        """The most of so many tokens that layers with that mask keep; None where they keep all.
+
+        Tokens are dropped by multiples of the mask's `key_period`, so that those that are left are where they were in
+        it. Where rows have padding before them, each row is elsewhere in it, and as many more are kept.
+        """
+        span = mask.key_span(tokens, tokens) if self.config.sliding and mask is not None else None
+        if mask is None or span is None or math.isinf(span[0]):
+            return self.memory_length
+        period = mask.key_period
+        seen = max(tokens - int(span[0]) // period * period, 0) + (0 if self.padding is None else period - 1)
+        return seen if self.memory_length is None else min(self.memory_length, seen)
 
     def extend(self, name: str, k: Tensor, v: Tensor, mask: Mask | None = None) -> tuple[Tensor, Tensor]:
         """All keys and values under that name, the new ones last; `[batch, kv_heads, keys, head_dim]`.
@@ -86,7 +91,7 @@ class Cache:
         """
         before = self.get(name, KeyValueBuffers)
         extended = self.config.begin(k, v, self.padding, self.pools) if before is None else before.append(k, v)
-        most = self.most_cached(mask)
+        most = self.most_cached(mask, self.length + k.shape[2])
         self.entries[name] = extended if most is None else extended.last(most)
         return (k, v) if before is None else extended.tensors()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.errors import BadInput, Unsupported
+from regard.errors import Unsupported
 from regard.models.families.bert import bert, read
 from regard.models.heads import SpanHeadConfig
 
@@ -152,5 +152,5 @@ def test_refusals() -> None:
     config = transformers.BertConfig(**SIZES).to_dict()
     with pytest.raises(Unsupported, match="decoder"):
         read({**config, "is_decoder": True}, {})
-    with pytest.raises(BadInput, match="mish"):
+    with pytest.raises(Unsupported, match="mish"):
         read({**config, "hidden_act": "mish"}, {})

@@ -111,6 +111,17 @@ def test_text_tower(tmp_path: Path, name: str) -> None:
     assert_writes_back(ours, model, tmp_path, input_ids=tokens)
 
 
+def test_a_rest_that_no_patch_reads(tmp_path: Path) -> None:
+    """As of 384 pixels by patches of 14 in the largest models."""
+    config = transformers.SiglipVisionConfig(**{**FIXED, "image_size": 3 * FIXED["patch_size"] - 1})
+    model = random_weights(transformers.SiglipVisionModel(config))
+    ours, x = loaded(model, tmp_path), images(config.image_size, config.image_size)
+    assert_same(ours, model, ours(images=x).hidden, model(x).last_hidden_state)
+    assert_writes_back(ours, model, tmp_path, pixel_values=x)
+    with pytest.raises(BadInput, match="is not cut by patches"):
+        ours(images=images(config.image_size + 2, config.image_size))
+
+
 @pytest.mark.parametrize("head", [True, False])
 def test_vision_tower(tmp_path: Path, head: bool) -> None:
     config = transformers.SiglipVisionConfig(**FIXED, vision_use_head=head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard import Unsupported
+from regard.models.checkpoint.checkpoint import load
+from regard.models.families.opt import opt
 from regard.nn import CacheConfig
 
-from ..checkpoint_equality import assert_same, assert_writes_back, loaded, ragged, random_weights
+from ..checkpoint_equality import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights, real
 
 transformers = pytest.importorskip("transformers")
 
@@ -62,6 +66,7 @@ LONG = {
     "short_factor": [1.0, 1.5, 2.0],
     "long_factor": [2.0, 3.0, 5.0],
 }
+PARTIAL = {"partial_rotary_factor": 0.75}
 CACHES: tuple[Any, ...] = (False, "dynamic", "static", "sliding", "paged", CacheConfig("paged", sliding=True, block=2))
 
 
@@ -85,6 +90,7 @@ DECODERS = {
         "Qwen3ForCausalLM",
         {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "attention_bias": True},
     ),
+    "Llama with ReLU": Case("LlamaForCausalLM", {**LLAMA, "hidden_act": "relu"}, generates=False),
     "SmolLM": Case("LlamaForCausalLM", {**LLAMA, "tie_word_embeddings": True}),
     "SmolLM3": Case("SmolLM3ForCausalLM", {**LLAMA, "no_rope_layers": [1, 0]}),
     "OLMo 2": Case("Olmo2ForCausalLM", {**LLAMA, "rope_parameters": YARN}),
@@ -116,6 +122,12 @@ DECODERS = {
         },
     ),
     "OPT": Case("OPTForCausalLM", OPT),
+    "Phi-4 mini": Case(
+        "Phi3ForCausalLM",
+        {**LLAMA, "hidden_size": 32, "original_max_position_embeddings": 32, "rope_parameters": {**LONG, **PARTIAL}},
+    ),
+    "OPT 350M": Case("OPTForCausalLM", {**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16}),
+    "OPT projected": Case("OPTForCausalLM", {**OPT, "word_embed_proj_dim": 16, "tie_word_embeddings": False}),
     "OPT post-norm": Case("OPTForCausalLM", {**OPT, "do_layer_norm_before": False, "enable_bias": False}),
 }
 ENCODERS = {
@@ -186,6 +198,64 @@ def test_encoder_decoder(name: str, tmp_path: Path) -> None:
         assert_same_tokens(ours.generate(**given, max_new=5, cache=cache), new)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean", None])
+def test_modernbert_classes(pooling: str | None, tmp_path: Path) -> None:
+    """Of a sequence by its first token or its mean, and (None) of each token."""
+    kind = "ModernBertForTokenClassification" if pooling is None else "ModernBertForSequenceClassification"
+    theirs = Case(kind, {**MODERN, "num_labels": 5, "classifier_pooling": pooling or "cls", "norm_bias": True}).theirs()
+    ours, batch = loaded(theirs, tmp_path), ragged([11, 5, 8], 41)
+    inputs = {"input_ids": batch["tokens"], "attention_mask": batch["mask"]}
+    a, b = ours(tokens=batch["tokens"], lengths=batch["lengths"]).logits, theirs(**inputs).logits
+    assert_same(ours, theirs, a, b, None if pooling else batch["lengths"])
+    assert_writes_back(ours, theirs, tmp_path, **inputs)
+
+
+def test_the_text_model_of_a_gemma_3_with_images(tmp_path: Path) -> None:
+    default = ("num_attention_heads", "num_key_value_heads")  # 8 and 4, which published folders leave out
+    text = {name: value for name, value in GEMMA.items() if name not in default}
+    text |= {"sliding_window_pattern": 2, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    image = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    config = transformers.Gemma3Config(text_config=text, vision_config=image, mm_tokens_per_image=4)
+    theirs = random_weights(transformers.Gemma3ForConditionalGeneration(config))
+    theirs.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**saved, "text_config": text}))
+    ours, batch = load(tmp_path), ragged([11, 5, 8], 41)
+    inputs = {"input_ids": batch["tokens"], "attention_mask": batch["mask"]}
+    a, b = ours(tokens=batch["tokens"], lengths=batch["lengths"]), theirs(**inputs)
+    assert_close(real(a.logits, batch["lengths"]), real(b.logits, batch["lengths"]), "logits")
+    ours.save(tmp_path / "text", format="huggingface")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "text")
+    assert_close(real(again(**inputs).logits, batch["lengths"]), real(b.logits, batch["lengths"]), "logits", 1e-6)
+    assert_same_tokens(ours.generate(tokens=batch["tokens"][:2], max_new=5), generate(theirs, batch["tokens"][:2]))
+
+
+UNTIED = {"tie_word_embeddings": False}
+REFUSED = {
+    "BART": (Case("BartForConditionalGeneration", {**BART, **UNTIED}), "embeddings of tokens for encoder and decoder"),
+    "Gemma 3": (Case("Gemma3ForCausalLM", {**GEMMA, "attn_logit_softcapping": 2.0}), "which transformers ignores"),
+    "OPT": (Case("OPTModel", {**OPT, "word_embed_proj_dim": 16}), "for a language model alone"),
+    "Qwen3": (Case("Qwen3ForCausalLM", {**LLAMA, "hidden_act": "relu2"}), "has the activation 'relu2'; supported are"),
+    "ModernBERT": (Case("ModernBertForQuestionAnswering", MODERN), "those of sequences and of tokens are read"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_why(name: str, tmp_path: Path) -> None:
+    case, why = REFUSED[name]
+    case.theirs().save_pretrained(tmp_path)
+    with pytest.raises(Unsupported, match=why):
+        load(tmp_path)
+
+
+def test_an_albert_with_a_matrix_of_its_own_for_logits(tmp_path: Path) -> None:
+    theirs = Case("AlbertForMaskedLM", {**BERT, "embedding_size": 12, **UNTIED}).theirs()
+    ours, batch = loaded(theirs, tmp_path), ragged([11, 5, 8], 41)
+    a = ours(tokens=batch["tokens"], lengths=batch["lengths"])
+    b = theirs(input_ids=batch["tokens"], attention_mask=batch["mask"])
+    assert_same(ours, theirs, a.logits, b.logits, batch["lengths"])
+
+
 def make_parameter(model: torch.nn.Module, name: str) -> None:
     """Draw a buffer anew, as a parameter whose gradient can be compared."""
     value = torch.randn_like(getattr(model, name))
@@ -194,14 +264,17 @@ def make_parameter(model: torch.nn.Module, name: str) -> None:
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_dinov2(gated: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Dinov2Model", "Dinov2ForImageClassification"])
+def test_dinov2(kind: str, gated: bool, tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 3, "hidden_size": 24, "mlp_ratio": 2}
-    case = Case("Dinov2Model", {**sizes, "image_size": 8, "patch_size": 4, "use_swiglu_ffn": gated})
+    case = Case(kind, {**sizes, "image_size": 8, "patch_size": 4, "use_swiglu_ffn": gated})
     theirs = case.theirs()
     ours = loaded(theirs, tmp_path)
     for height in (8, 12):  # positions are interpolated for the second
         images = torch.randn(2, 3, height, 8, generator=torch.Generator().manual_seed(4))
-        assert_same(ours, theirs, ours(images=images).hidden, theirs(images).last_hidden_state)
+        a, b = ours(images=images), theirs(images)
+        pair = (a.hidden, b.last_hidden_state) if a.logits is None else (a.logits, b.logits)
+        assert_same(ours, theirs, *pair)
     assert_writes_back(ours, theirs, tmp_path, pixel_values=images)
 
 
@@ -223,3 +296,9 @@ def assert_same_new_tokens(ours: Any, theirs: Any, batch: dict[str, Tensor]) -> 
 
 def assert_same_tokens(ours: Tensor, theirs: Tensor) -> None:
     assert torch.equal(ours, theirs), f"{ours.tolist()} is not {theirs.tolist()}"
+
+
+def test_published_size_of_opt_350m() -> None:
+    with torch.device("meta"):
+        model = opt(layers=24, dim=1024, heads=16, hidden=4096, inner=512, pre_norm=False).build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 331_196_416

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,43 @@ def test_tokens_are_those_of_the_dynamic_cache(models: dict[str, Any], name: str
     assert torch.equal(models[name].generate(**inputs, cache="dynamic"), expected)
     for cache in EXACT:
         assert torch.equal(models[name].generate(**inputs, cache=cache), expected), cache
+
+
+BY_PLACE = {
+    "chunks": rg.Causal() & rg.Chunked(5),
+    "chunks and a window": rg.Causal() & rg.Chunked(5) & rg.Window(3),
+    "first tokens": rg.Causal() & (rg.Window(2) | rg.Global(2)),
+    "a prefix": rg.Causal() & (rg.Window(2) | rg.Prefix(3)),
+    "blocks": rg.Causal() & rg.NearBlocks(3, 0),
+}
+"""Masks that depend on where i and j are, not on i − j alone."""
+
+
+@pytest.mark.parametrize("name", BY_PLACE)
+def test_masks_by_place_count_from_the_first_token(name: str) -> None:
+    """Rows of different length have the tokens that each has alone, however their keys are kept."""
+    plain = llama(**GROUPED)
+    config = replace(plain, stack=replace(plain.stack, parts=replace(plain.stack.parts, mask=BY_PLACE[name])))
+    model, inputs = random_weights(config.build()), make_inputs()
+    rows = [
+        model.generate(tokens=inputs["tokens"][n : n + 1, :length], max_new=12, end=(), cache=False)[0, length:]
+        for n, length in enumerate(inputs["lengths"].tolist())
+    ]
+    for cache in ("dynamic", *EXACT):
+        made = model.generate(**inputs, cache=cache)
+        for n, (length, alone) in enumerate(zip(inputs["lengths"].tolist(), rows, strict=True)):
+            assert torch.equal(made[n, length : length + 12], alone), (cache, n)
+
+
+def test_a_sliding_cache_holds_a_chunk() -> None:
+    """A whole one at most, and as many more where rows have padding before them."""
+    mask = rg.Causal() & rg.Chunked(5)
+    cache = Cache(config=CacheConfig(sliding=True))
+    assert [cache.most_cached(mask, tokens) for tokens in (4, 5, 6, 14, 15)] == [4, 0, 1, 4, 0]
+    padded = Cache(config=CacheConfig(sliding=True), padding=torch.tensor([0, 3]))
+    assert [padded.most_cached(mask, tokens) for tokens in (4, 5, 6)] == [8, 4, 5]
+    both = rg.Causal() & rg.Window(2) & rg.Chunked(5)
+    assert [cache.most_cached(both, tokens) for tokens in (9, 10, 13)] == [4, 0, 3]
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])

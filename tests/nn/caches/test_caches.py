@@ -201,7 +201,7 @@ def test_a_sliding_cache_holds_the_window(kind: str) -> None:
     "mask", [rg.Causal(), rg.Window(3) | rg.Global(2), rg.Causal() & rg.Blocks(torch.ones(9, 9) > 0, 1)]
 )
 def test_masks_that_look_back_keep_all(mask: rg.Mask) -> None:
-    assert Cache(config=CacheConfig(sliding=True)).most_cached(mask) is None
+    assert Cache(config=CacheConfig(sliding=True)).most_cached(mask, 9) is None
 
 
 def test_a_static_cache_has_one_buffer() -> None:

@@ -218,3 +218,17 @@ def test_wrong_configurations_are_refused():
         MultiHeadLatentAttention(DIM, HEADS, latent)(torch.zeros(1, 2, DIM), position_embedding=torch.zeros(1, 2, DIM))
     with pytest.raises(Unsupported, match="not a memory in training"):
         MultiHeadLatentAttention(DIM, HEADS, latent)(torch.zeros(1, 2, DIM), cache=Cache(memory_length=4).layer(0))
+
+
+@pytest.mark.parametrize("position", ["LearnedShaw(4)", "LearnedTransformerXL(24, 2)", "LearnedT5Bias(8)", "Alibi()"])
+def test_positions_by_distance_are_of_the_whole_head(position, generator):
+    """Only rotary positions have the rotary part of a head; a cache gives what the whole text gives."""
+    config = StackConfig(24, 2, 3, attention=LatentConfig(**SIZES), position=position, mask="Causal()")
+    stack, x = config.build().eval(), torch.randn(2, TOKENS, 24, generator=generator)
+    with torch.no_grad():
+        whole, cache, steps = stack(x), Cache(), []
+        for part in x.split([4, 1, 6], dim=1):
+            cache = cache.next()
+            steps.append(stack(part, cache=cache))
+            cache.length += part.shape[1]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)

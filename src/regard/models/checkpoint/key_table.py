@@ -22,6 +22,7 @@ RENAMED = (
     (r"\.weight_v$", ".parametrizations.weight.original1"),
     (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
     (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
+    (r"^(model\.)?language_model\.(model\.)?", "model."),
 )
 """Parts of names in some folders, and the names that tables have for them."""
 
@@ -172,10 +173,9 @@ def write_tensors(rows: list[KeyMapping], ours: dict[str, Tensor]) -> dict[str, 
 
 def normalize_key(name: str, prefix: str) -> str:
     """A name without the prefix of models with a head, and with today's names of norms and normalized weights."""
-    name = name.removeprefix(prefix)
     for old, new in RENAMED:
         name = re.sub(old, new, name)
-    return name
+    return name.removeprefix(prefix)
 
 
 def shorten_names(names: list[str]) -> str:

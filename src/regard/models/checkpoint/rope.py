@@ -35,10 +35,10 @@ def read_rotary(
         factors: JsonObject = {"low": float(rope["low_freq_factor"]), "high": float(rope["high_freq_factor"])}
         original = int(rope["original_max_position_embeddings"])
         return ScaledRotary(base, dim, factor=float(rope["factor"]), **factors, original=original)
+    if scaling in ("longrope", "su") or "short_factor" in rope:  # the first Phi-3 called it yarn
+        return read_long(config, rope, base, dim)
     if scaling == "yarn":
         return read_yarn(config, rope, base, dim)
-    if scaling in ("longrope", "su"):
-        return read_long(config, rope, base, dim)
     raise Unsupported(f"This checkpoint scales its rotary positions by {scaling!r}; supported: {', '.join(SCALINGS)}.")
 
 
@@ -70,10 +70,12 @@ def write_rotary(position: Position | None, head_dim: int) -> JsonObject:
     base = rope["rope_theta"]
     old = {name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")}
     length: JsonObject = {}
+    if "partial_rotary_factor" in rope:
+        length["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if isinstance(position, DynamicRotary):
-        length = {"max_position_embeddings": position.original}
+        length["max_position_embeddings"] = position.original
     if isinstance(position, LongRotary):
-        length = {"original_max_position_embeddings": position.original}
+        length["original_max_position_embeddings"] = position.original
     scaling = None if rope["rope_type"] == "default" else old
     return {"rope_parameters": rope, "rope_theta": base, "rope_scaling": scaling, **length}
 

@@ -8,7 +8,7 @@ from ...errors import Unsupported
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import HeadConfig, SpanHeadConfig
+from ..heads import HeadConfig, SpanHeadConfig, is_tied
 from .bert import bert, encoder_keys, our_activation, plain_head, read_lm_head, read_sizes, write_bert
 
 PREFIX = "albert."
@@ -17,6 +17,14 @@ IGNORED = (
     r"predictions\.(bias|decoder\.weight|decoder\.bias)",
     r"sop_classifier\.classifier\.(weight|bias)",
 )
+
+DEFAULTS: JsonObject = {
+    "hidden_act": "gelu_new",
+    "embedding_size": 128,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+"""What transformers takes where a folder does not say."""
 
 
 def albert(
@@ -51,9 +59,10 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     if config.get("inner_group_num", 1) != 1:
         raise Unsupported("This ALBERT has groups of several layers (inner_group_num), which are not read here.")
+    config = {**DEFAULTS, **config}
     pooler = f"{PREFIX}pooler.weight" in shapes or "pooler.weight" in shapes
     return albert(
-        **read_sizes({"hidden_act": "gelu_new", **config}), inner=config.get("embedding_size", 128), pooler=pooler,
+        **read_sizes(config), inner=config["embedding_size"], pooler=pooler,
         unique_layers=config.get("num_hidden_groups", 1), head=read_head(config, shapes, pooler),
     )  # fmt: skip
 
@@ -61,7 +70,7 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
 def read_head(config: JsonObject, shapes: Shapes, pooler: bool) -> HeadConfig | None:
     """The head whose weights the checkpoint has."""
     if "predictions.dense.weight" in shapes:
-        return read_lm_head(config, our_activation(config.get("hidden_act", "gelu_new")))
+        return read_lm_head(config, our_activation(config["hidden_act"]))
     return plain_head({**config, "classifier_dropout": config.get("classifier_dropout_prob", 0.1)}, shapes, pooler)
 
 
@@ -86,7 +95,7 @@ def keys(config: TextConfig) -> list[Key]:
         Key(base + "pooler.{p}", "pooler.dense.{p}"),
         Key("predictions.dense.{p}", "head.dense.{p}"),
         Key("predictions.LayerNorm.{p}", "head.norm.{p}"),
-        Key("predictions.bias", "head.bias"),
+        Key("predictions.bias" if is_tied(config.head, True) else "predictions.decoder.bias", "head.bias"),
         Key("predictions.decoder.weight", "head.weight"),
         Key("qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}", "head.out.{p}"),
     ]

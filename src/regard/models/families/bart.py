@@ -36,12 +36,15 @@ class BartVariant:
     name: str
     pre_norm: bool
     unused: int | None = 2
+    padding: int = 1
+    start: int | None = None
+    """The decoder's first token where a folder does not say; else the padding."""
 
 
 VARIANTS = {
-    "bart": BartVariant("Bart", pre_norm=False),
+    "bart": BartVariant("Bart", pre_norm=False, start=2),
     "mbart": BartVariant("MBart", pre_norm=True),
-    "pegasus": BartVariant("Pegasus", pre_norm=True, unused=None),
+    "pegasus": BartVariant("Pegasus", pre_norm=True, unused=None, padding=0),
 }
 
 
@@ -120,10 +123,16 @@ def pegasus(**changes: Any) -> TextToTextConfig:
 
 def read(config: JsonObject, shapes: Shapes) -> TextToTextConfig:
     """Our configuration of theirs."""
-    family, padding = config["model_type"], config.get("pad_token_id")
+    family = config["model_type"]
+    variant, padding = VARIANTS[family], config.get("pad_token_id", VARIANTS[family].padding)
     if any(name.startswith("classification_head.") or name.startswith("qa_outputs.") for name in shapes):
-        raise Unsupported(f"This {VARIANTS[family].name} is a classifier, which is not read here.")
-    start = config.get("decoder_start_token_id")
+        raise Unsupported(f"This {variant.name} is a classifier, which is not read here.")
+    if not config.get("tie_word_embeddings", True) and any("coder.embed_tokens." in name for name in shapes):
+        raise Unsupported(
+            f"This {variant.name} has embeddings of tokens for encoder and decoder each (tie_word_embeddings is false "
+            "and they are stored apart), which is not read here."
+        )
+    start = config.get("decoder_start_token_id", variant.start)
     return bart(
         layers=config["encoder_layers"], decoder_layers=config["decoder_layers"], dim=config["d_model"],
         heads=config["encoder_attention_heads"], decoder_heads=config["decoder_attention_heads"],

@@ -117,7 +117,10 @@ def read_sizes(config: JsonObject, padding: int = 0) -> JsonObject:
 def our_activation(activation: str) -> str:
     """Our name of their activation."""
     if activation not in ACTIVATIONS:
-        raise BadInput(f"The activation is {activation!r}; supported are {', '.join(ACTIVATIONS)}.")
+        raise Unsupported(
+            f"This checkpoint has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}. Load it with "
+            'transformers and attn_implementation="regard".'
+        )
     return ACTIVATIONS[activation]
 
 

@@ -75,6 +75,7 @@ def deberta_v3(
 def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     check_supported(config, shapes)
+    config = {"layer_norm_eps": 1e-7, **config}
     buckets, most = config.get("position_buckets", -1), config.get("max_relative_positions", -1)
     most = config["max_position_embeddings"] if most < 1 else most
     pooled = "pooler.dense.weight" in shapes
@@ -85,7 +86,7 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
         distance_norm="layer_norm" in config.get("norm_rel_ebd", "none"),
         positions=config["max_position_embeddings"] if config.get("position_biased_input", True) else None,
         segments=config.get("type_vocab_size", 0), activation=our_activation(config.get("hidden_act", "gelu")),
-        eps=config.get("layer_norm_eps", 1e-7), padding=config.get("pad_token_id", 0),
+        eps=config["layer_norm_eps"], padding=config.get("pad_token_id", 0),
         dropout=config.get("hidden_dropout_prob", 0.1),
         attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
         pooler=our_activation(config.get("pooler_hidden_act", "gelu")) if pooled else None,
@@ -123,8 +124,8 @@ def check_supported(config: JsonObject, shapes: Shapes) -> None:
         reasons.append(f"a pooler of another size (pooler_hidden_size {config['pooler_hidden_size']})")
     if reasons:
         raise Unsupported(
-            f"This DeBERTa has {' and '.join(reasons)}, which is not read here. Use a DeBERTa-v3, or this one by "
-            'transformers with attn_implementation="regard".'
+            f"This DeBERTa has {' and '.join(reasons)}, which is not read here. Use a DeBERTa-v3, or this "
+            "one with transformers alone, whose DeBERTa computes its attention itself."
         )
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from ...errors import BadInput, Unsupported
+from typing import Literal
+
+from ...errors import BadInput
 from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes, TensorTransform, stack_of
 from ..config import ImageConfig
+from ..heads import ClassificationHeadConfig
 from .vit import INSIDE, TWICE_INSIDE, read_activation, write_activation
 
 PREFIX = "dinov2."
 IGNORED = ()
 
+POOL: Literal["first and mean"] = "first and mean"
 ONE_ROW = TensorTransform(lambda x: (x[0],), lambda x: x[None])
 
 
@@ -33,11 +37,13 @@ def dinov2(
     mask_token: bool = True,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
+    classes: int | None = None,
 ) -> ImageConfig:
     """DINOv2-small by default, 22,056,576 parameters.
 
     A ViT whose branches are multiplied by a learned vector (`layer_scale`); the token of masked patches is stored with
-    it. The giant model is `gated` with `activation="silu"`.
+    it. The giant model is `gated` with `activation="silu"`. `classes` adds a head that reads the class token beside the
+    mean of the patches.
 
     >>> dinov2(layers=2).stack.layer_scale
     1.0
@@ -48,14 +54,14 @@ def dinov2(
             dim, layers, heads, hidden, activation=activation, gated=gated, eps=eps, bias=bias,
             layer_scale=layer_scale, dropout=dropout, attention_dropout=attention_dropout,
         ),
+        head=None if classes is None else ClassificationHeadConfig(classes, dim, pool=POOL),
         family="dinov2",
     )  # fmt: skip
 
 
 def read(config: JsonObject, shapes: Shapes) -> ImageConfig:
     """Our configuration of theirs."""
-    if "classifier.weight" in shapes:
-        raise Unsupported("This DINOv2 is a classifier, which is not read here. Save its encoder, and train a head.")
+    classifier = shapes.get("classifier.weight")
     size, dim, gated = config["image_size"], config["hidden_size"], config.get("use_swiglu_ffn", False)
     hidden = int(dim * config.get("mlp_ratio", 4))
     return dinov2(
@@ -67,18 +73,20 @@ def read(config: JsonObject, shapes: Shapes) -> ImageConfig:
         layer_scale=config.get("layerscale_value", 1.0), mask_token=config.get("use_mask_token", True),
         dropout=config.get("hidden_dropout_prob", 0.0),
         attention_dropout=config.get("attention_probs_dropout_prob", 0.0),
+        classes=classifier[0] if classifier else None,
     )  # fmt: skip
 
 
 def write(config: ImageConfig) -> JsonObject:
     """Their configuration of ours."""
-    stack, embed = config.stack, config.embed
+    stack, embed, head = config.stack, config.embed, config.head
     ratio = (stack.hidden or 4 * stack.dim) / stack.dim * (1.5 if stack.gated else 1)
     if stack.layer_scale is None or (not stack.gated and ratio != int(ratio)):
         raise BadInput("This cannot be written as a DINOv2: change it to the configuration of the dinov2() preset.")
     return {
         "model_type": "dinov2",
-        "architectures": ["Dinov2Model"],
+        "architectures": ["Dinov2Model" if head is None else "Dinov2ForImageClassification"],
+        **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
         "num_hidden_layers": stack.layers,
         "hidden_size": stack.dim,
         "num_attention_heads": stack.heads,
@@ -98,17 +106,18 @@ def write(config: ImageConfig) -> JsonObject:
 
 
 def keys(config: ImageConfig) -> list[Key]:
-    block, theirs = "stack.blocks.{n}.", "encoder.layer.{n}."
+    base = "" if config.head is None else PREFIX
+    block, theirs = "stack.blocks.{n}.", base + "encoder.layer.{n}."
     projections = [("query", "q"), ("key", "k"), ("value", "v")]
     gated = tuple(block + f"feed_forward.{x}.{{p}}" for x in ("gate", "up"))
     feed = [("fc1", "up"), ("fc2", "down")]
     if config.stack.gated:
         feed = [("weights_out", "down")]
     return [
-        Key("embeddings.cls_token", "embed.first", TWICE_INSIDE),
-        Key("embeddings.mask_token", "embed.mask", ONE_ROW),
-        Key("embeddings.position_embeddings", "embed.places.weight", INSIDE),
-        Key("embeddings.patch_embeddings.projection.{p}", "embed.patches.projection.{p}"),
+        Key(base + "embeddings.cls_token", "embed.first", TWICE_INSIDE),
+        Key(base + "embeddings.mask_token", "embed.mask", ONE_ROW),
+        Key(base + "embeddings.position_embeddings", "embed.places.weight", INSIDE),
+        Key(base + "embeddings.patch_embeddings.projection.{p}", "embed.patches.projection.{p}"),
         Key(theirs + "norm1.{p}", block + "attention_norm.{p}"),
         *(Key(theirs + f"attention.attention.{a}.{{p}}", block + f"attention.{b}.{{p}}") for a, b in projections),
         Key(theirs + "attention.output.dense.{p}", block + "attention.out.{p}"),
@@ -117,5 +126,6 @@ def keys(config: ImageConfig) -> list[Key]:
         *([Key(theirs + "mlp.weights_in.{p}", gated, stack_of(2))] if config.stack.gated else []),
         *(Key(theirs + f"mlp.{a}.{{p}}", block + f"feed_forward.{b}.{{p}}") for a, b in feed),
         Key(theirs + "layer_scale2.lambda1", block + "feed_forward_scale"),
-        Key("layernorm.{p}", "stack.norm.{p}"),
+        Key(base + "layernorm.{p}", "stack.norm.{p}"),
+        Key("classifier.{p}", "head.out.{p}"),
     ]

@@ -40,7 +40,8 @@ def electra(
 
 def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
-    inner = config.get("embedding_size", config["hidden_size"])
+    config = {"embedding_size": 128, **config}  # transformers' own where a folder does not say
+    inner = config["embedding_size"]
     return electra(
         **read_sizes(config), inner=None if inner == config["hidden_size"] else inner, head=read_head(config, shapes)
     )

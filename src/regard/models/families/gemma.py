@@ -1,8 +1,8 @@
-"""Gemma 2 (2024) and Gemma 3 (2025), their text models."""
+"""Gemma 2 (2024) and Gemma 3 (2025), their text models; of a Gemma 3 with images the text model is read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...attention.parts.positions import Position, Rotary
@@ -20,7 +20,7 @@ from .bert import our_activation, their_activation
 from .llama import architecture_of, make_layer_mask, read_mask_window, separate_keys
 
 PREFIX = "model."
-IGNORED = (r"lm_head\.weight",)
+IGNORED = (r"lm_head\.weight", r"(vision_tower|multi_modal_projector)\..*")
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,20 @@ class GemmaVariant:
     global_base: float
     local_base: float | None
     """The base of the layers with a window; None where all have the same."""
+    caps: bool = False
+    """Whether scores have a cap."""
+    defaults: JsonObject = field(default_factory=dict)
+    """What transformers takes where a folder does not say."""
 
 
+SIZES: JsonObject = {
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "pad_token_id": 0,
+}  # fmt: skip
+CAPS: JsonObject = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 VARIANTS = {
-    "gemma2": GemmaVariant("Gemma2", 2, None, 10000.0, None),
-    "gemma3_text": GemmaVariant("Gemma3", 6, "head", 1000000.0, 10000.0),
+    "gemma2": GemmaVariant("Gemma2", 2, None, 10000.0, None, True, {**SIZES, **CAPS, "vocab_size": 256_000}),
+    "gemma3_text": GemmaVariant("Gemma3", 6, "head", 1000000.0, 10000.0, defaults={**SIZES, "vocab_size": 262_208}),
 }
 
 
@@ -112,9 +121,14 @@ def gemma3(**changes: Any) -> TextConfig:
 
 def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
+    config = text_part(config)
+    own = VARIANTS[config["model_type"]]
+    config = {**own.defaults, **config}
     if config.get("use_bidirectional_attention"):
         raise Unsupported("This Gemma sees later tokens (use_bidirectional_attention), which is not read here.")
-    own, layers, head_dim = VARIANTS[config["model_type"]], config["num_hidden_layers"], config["head_dim"]
+    if config.get("attn_logit_softcapping") and not own.caps:
+        raise Unsupported(f"This {own.name} has a cap on scores (attn_logit_softcapping), which transformers ignores.")
+    layers, head_dim = config["num_hidden_layers"], config["head_dim"]
     pattern = config.get("sliding_window_pattern") or own.pattern
     types = config.get("layer_types") or [
         "sliding_attention" if (n + 1) % pattern else "full_attention" for n in range(layers)
@@ -130,6 +144,15 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
         padding=config.get("pad_token_id"), dropout=config.get("attention_dropout") or 0.0,
         head=read_head(config, shapes), family=config["model_type"],
     )  # fmt: skip
+
+
+def text_part(config: JsonObject) -> JsonObject:
+    """The settings of the text model, which stand inside those of a Gemma 3 that also reads images."""
+    if config["model_type"] != "gemma3":
+        return config
+    names = [name.replace("ForConditionalGeneration", "ForCausalLM") for name in config.get("architectures") or []]
+    outer = {"tie_word_embeddings": config.get("tie_word_embeddings", True), "architectures": names}
+    return {**(config.get("text_config") or {}), **outer, "model_type": "gemma3_text"}
 
 
 def read_positions(config: JsonObject, own: GemmaVariant, head_dim: int) -> JsonObject:
@@ -172,7 +195,7 @@ def write(config: TextConfig) -> JsonObject:
     }
     return {
         "model_type": config.family,
-        "architectures": [own.name + ("TextModel" if own.name == "Gemma3" and head is None else architecture_of(head))],
+        "architectures": [own.name + text_word(own, head) + architecture_of(head)],
         "num_hidden_layers": stack.layers,
         "hidden_size": stack.dim,
         "num_attention_heads": stack.heads,
@@ -194,6 +217,11 @@ def write(config: TextConfig) -> JsonObject:
         "tie_word_embeddings": is_tied(head, True),
         **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
+
+
+def text_word(own: GemmaVariant, head: HeadConfig | None) -> str:
+    """The word in their class's name that tells Gemma 3's text model from that with images."""
+    return "Text" if own.name == "Gemma3" and not isinstance(head, LMHeadConfig) else ""
 
 
 def keys(config: TextConfig) -> list[Key]:

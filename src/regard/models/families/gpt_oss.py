@@ -15,7 +15,7 @@ from ...nn.parts.learned import LearnedSink
 from ...nn.parts.rotary import YarnRotary
 from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes, TensorTransform
-from ..checkpoint.rope import read_rotary, write_rotary
+from ..checkpoint.rope import read_rotary, write_rope, write_rotary
 from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
 from .llama import architecture_of, make_layer_mask, read_head, read_mask_window
@@ -24,6 +24,9 @@ PREFIX = "model."
 IGNORED = (r"lm_head\.weight",)
 
 YARN = YarnRotary(150000.0, factor=32.0, original=4096, truncate=False)
+ROPE = write_rope(YARN, 64)
+"""What transformers takes where a folder does not say."""
+
 ALTERNATE = TensorTransform(
     lambda x: (x[..., ::2], x[..., 1::2]), lambda gate, up: torch.stack([gate, up], dim=-1).flatten(-2)
 )
@@ -82,6 +85,7 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
             "This gpt-oss has quantised experts (MXFP4), which are not read here. Load it with transformers, which "
             "dequantises them, and save it with save_pretrained."
         )
+    config = config if "rope_parameters" in config or "rope_scaling" in config else {**config, "rope_parameters": ROPE}
     layers, head_dim = config["num_hidden_layers"], config.get("head_dim", 64)
     types = config.get("layer_types") or ["full_attention" if n % 2 else "sliding_attention" for n in range(layers)]
     return gpt_oss(

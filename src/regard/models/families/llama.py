@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ...attention.parts.mask import And, Mask
@@ -18,17 +18,11 @@ from ..checkpoint.key_table import Key, Shapes, split_of, stack_of
 from ..checkpoint.rope import read_rotary, write_rotary
 from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, is_tied
+from .bert import our_activation, their_activation
 
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
 
-ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
 ROTARY = Rotary()
 
 
@@ -48,16 +42,28 @@ class LlamaVariant:
     residual: Residual = "pre"
     base: float = 10000.0
     partial_rotary: bool = False
+    defaults: JsonObject = field(default_factory=dict)
+    """What transformers takes where a folder does not say."""
 
 
 VARIANTS = {
     "llama": LlamaVariant("Llama", choices="af"),
-    "mistral": LlamaVariant("Mistral", windows="all"),
+    "mistral": LlamaVariant("Mistral", windows="all", defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
     "qwen2": LlamaVariant("Qwen2", bias="qkv", windows="layers"),
     "qwen3": LlamaVariant("Qwen3", choices="a", windows="layers", qk_norm="head"),
-    "smollm3": LlamaVariant("SmolLM3", choices="af", windows="layers", base=2000000.0),
-    "olmo2": LlamaVariant("Olmo2", choices="a", qk_norm="all", residual="output"),
-    "phi3": LlamaVariant("Phi3", windows="all", partial_rotary=True),
+    "smollm3": LlamaVariant(
+        "SmolLM3",
+        choices="af",
+        windows="layers",
+        base=2000000.0,
+        defaults={"tie_word_embeddings": True, "num_key_value_heads": 4, "pad_token_id": 128004},
+    ),
+    "olmo2": LlamaVariant(
+        "Olmo2", choices="a", qk_norm="all", residual="output", defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1}
+    ),
+    "phi3": LlamaVariant(
+        "Phi3", windows="all", partial_rotary=True, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 32000}
+    ),
 }
 
 
@@ -122,16 +128,13 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     family, dim = config["model_type"], config["hidden_size"]
     variant = VARIANTS[family]
-    heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
-    if activation not in ACTIVATIONS:
-        raise Unsupported(
-            f"This {variant.name} has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}."
-        )
+    config = {**variant.defaults, **config}
+    heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or dim // heads
     return llama(
         layers=config["num_hidden_layers"], dim=dim, heads=heads, kv_heads=config.get("num_key_value_heads") or heads,
         hidden=config["intermediate_size"], head_dim=head_dim, vocabulary=config["vocab_size"],
-        position=read_positions(config, head_dim), activation=ACTIVATIONS[activation],
+        position=read_positions(config, head_dim), activation=our_activation(config.get("hidden_act", "silu")),
         bias=read_bias(config, variant),
         eps=config.get("rms_norm_eps", 1e-6), window=read_window(config), padding=config.get("pad_token_id"),
         dropout=config.get("attention_dropout", 0.0), head=read_head(config, shapes), family=family,
@@ -203,7 +206,7 @@ def write(config: TextConfig) -> JsonObject:
         "intermediate_size": stack.hidden,
         "vocab_size": config.embed.vocabulary,
         "pad_token_id": config.embed.padding,
-        "hidden_act": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[stack.activation],
+        "hidden_act": their_activation(stack.activation),
         "rms_norm_eps": stack.eps,
         "attention_dropout": stack.attention_dropout,
         "tie_word_embeddings": is_tied(head, False),

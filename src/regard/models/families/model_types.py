@@ -19,6 +19,7 @@ FAMILIES = {
     "distilbert": "distilbert",
     "electra": "electra",
     "gemma2": "gemma",
+    "gemma3": "gemma",
     "gemma3_text": "gemma",
     "gpt2": "gpt2",
     "gpt_neox": "gpt_neox",

@@ -14,12 +14,13 @@ from ..checkpoint.files import JsonObject
 from ..checkpoint.key_table import Key, Shapes, stack_of
 from ..checkpoint.rope import read_rotary, write_rope
 from ..config import TextConfig
-from ..heads import LMHeadConfig
-from .bert import our_activation, their_activation
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
+from .bert import architecture, our_activation, their_activation
 
 PREFIX = "model."
 IGNORED = (r"decoder\.weight",)
 
+POOLED = ("SequenceClassification", "TokenClassification")
 GLOBAL, LOCAL = Rotary(160000.0), Rotary(10000.0)
 
 
@@ -42,7 +43,7 @@ def modernbert(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
-    head: LMHeadConfig | Literal["vocabulary"] | None = None,
+    head: HeadConfig | Literal["vocabulary"] | None = None,
 ) -> TextConfig:
     """ModernBERT-base by default, 149,014,272 parameters.
 
@@ -73,8 +74,6 @@ def modernbert(
 
 def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
-    if "classifier.weight" in shapes:
-        raise Unsupported("This ModernBERT is a classifier, which is not read here. Save its encoder.")
     dim, heads, layers = config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"]
     every = config.get("global_attn_every_n_layers", 3)
     types = config.get("layer_types") or ["sliding_attention" if n % every else "full_attention" for n in range(layers)]
@@ -90,20 +89,35 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
             {}, dim // heads, rope=rope.get("sliding_attention") or {}, base=config.get("local_rope_theta") or 10000.0
         ),
         activation=our_activation(config.get("hidden_activation", "gelu")), bias=bias,
-        norm_bias=config.get("norm_bias", False), eps=config.get("norm_eps", 1e-5), padding=config.get("pad_token_id"),
+        norm_bias=config.get("norm_bias", False), eps=config.get("norm_eps", 1e-5),
+        padding=config.get("pad_token_id", 50283),
         dropout=config.get("embedding_dropout", 0.0), attention_dropout=config.get("attention_dropout", 0.0),
         hidden_dropout=config.get("mlp_dropout", 0.0), head=read_head(config, shapes),
     )  # fmt: skip
 
 
-def read_head(config: JsonObject, shapes: Shapes) -> LMHeadConfig | None:
+def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
+    """The head whose weights the checkpoint has: of words, or of classes of the text or of each token."""
     if "head.dense.weight" not in shapes:
         return None
-    return LMHeadConfig(
-        config["vocab_size"], config["hidden_size"], tied=config.get("tie_word_embeddings", True),
-        bias=config.get("decoder_bias", True), transform=our_activation(config.get("classifier_activation", "gelu")),
-        eps=config.get("norm_eps", 1e-5),
-        transform_bias=("d" if config.get("classifier_bias") else "") + ("n" if config.get("norm_bias") else ""),
+    dim, eps = config["hidden_size"], config.get("norm_eps", 1e-5)
+    activation = our_activation(config.get("classifier_activation", "gelu"))
+    biases = ("d" if config.get("classifier_bias") else "") + ("n" if config.get("norm_bias") else "")
+    if "classifier.weight" not in shapes:
+        return LMHeadConfig(
+            config["vocab_size"], dim, tied=config.get("tie_word_embeddings", True),
+            bias=config.get("decoder_bias", True), transform=activation, eps=eps, transform_bias=biases,
+        )  # fmt: skip
+    kinds = {name.partition("For")[2] for name in config.get("architectures") or []}
+    if len(kinds & set(POOLED)) != 1:
+        raise Unsupported(
+            f"This ModernBERT is a classifier of {config.get('architectures')}; those of sequences and of tokens are "
+            "read here, by this name in config.json."
+        )
+    return ClassificationHeadConfig(
+        shapes["classifier.weight"][0], dim, per_token="TokenClassification" in kinds,
+        pool="mean" if config.get("classifier_pooling", "cls") == "mean" else "first", hidden=activation,
+        dropout=config.get("classifier_dropout", 0.0), norm=eps, transform_bias=biases,
     )  # fmt: skip
 
 
@@ -122,7 +136,7 @@ def write(config: TextConfig) -> JsonObject:
     }
     return {
         "model_type": "modernbert",
-        "architectures": ["ModernBertModel" if head is None else "ModernBertForMaskedLM"],
+        "architectures": [architecture("ModernBert", head)],
         "num_hidden_layers": stack.layers,
         "hidden_size": stack.dim,
         "num_attention_heads": stack.heads,
@@ -140,16 +154,24 @@ def write(config: TextConfig) -> JsonObject:
         "embedding_dropout": embed.dropout,
         "attention_dropout": stack.attention_dropout,
         "mlp_dropout": stack.hidden_dropout,
-        **(write_head(head) if isinstance(head, LMHeadConfig) else {}),
+        **write_head(head),
     }
 
 
-def write_head(head: LMHeadConfig) -> JsonObject:
+def write_head(head: HeadConfig | None) -> JsonObject:
+    if isinstance(head, LMHeadConfig):
+        own: JsonObject = {"tie_word_embeddings": head.tied, "decoder_bias": head.bias}
+        activation = head.transform
+    elif isinstance(head, ClassificationHeadConfig):
+        own = {"num_labels": head.classes, "classifier_dropout": head.dropout}
+        own |= {} if head.per_token else {"classifier_pooling": "mean" if head.pool == "mean" else "cls"}
+        activation = head.hidden
+    else:
+        return {}
     return {
-        "tie_word_embeddings": head.tied,
-        "decoder_bias": head.bias,
+        **own,
         "classifier_bias": "d" in head.transform_bias,
-        "classifier_activation": their_activation(head.transform or "gelu"),
+        "classifier_activation": their_activation(activation or "gelu"),
     }
 
 
@@ -170,4 +192,5 @@ def keys(config: TextConfig) -> list[Key]:
         Key("head.norm.{p}", "head.norm.{p}"),
         Key("decoder.bias", "head.bias"),
         Key("decoder.weight", "head.weight"),
+        Key("classifier.{p}", "head.out.{p}"),
     ]

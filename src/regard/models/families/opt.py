@@ -27,6 +27,7 @@ def opt(
     dim: int = 768,
     heads: int = 12,
     hidden: int = 3072,
+    inner: int | None = None,
     vocabulary: int = 50272,
     positions: int = 2048,
     activation: str = "relu",
@@ -41,37 +42,56 @@ def opt(
 ) -> TextConfig:
     """OPT 125M by default, 125,239,296 parameters.
 
+    `inner` embeds in fewer dims and projects the last layer to them (the 350M model, which has `pre_norm=False`).
+
     >>> opt(layers=2).embed.unused
     2
     """
     return TextConfig(
-        embed=TextEmbeddingConfig(vocabulary, dim, positions=positions, unused=UNUSED, padding=padding),
+        embed=TextEmbeddingConfig(
+            vocabulary, dim, positions=positions, unused=UNUSED, padding=padding, inner=inner, projection_bias=False
+        ),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, bias=bias, pre_norm=pre_norm, final_norm=final_norm,
             mask=Causal(), dropout=dropout, attention_dropout=attention_dropout,
         ),
-        head=LMHeadConfig(vocabulary, dim, tied=tied) if head == "vocabulary" else head,
+        head=make_lm_head(vocabulary, dim, inner, tied) if head == "vocabulary" else head,
         family="opt",
     )  # fmt: skip
 
 
+def make_lm_head(vocabulary: int, dim: int, inner: int | None, tied: bool) -> LMHeadConfig:
+    return LMHeadConfig(vocabulary, dim, tied=tied, inner=inner, transform_bias="")
+
+
 def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
-    if (config.get("word_embed_proj_dim") or config["hidden_size"]) != config["hidden_size"]:
-        raise Unsupported("This OPT embeds in fewer dims than its layers have (word_embed_proj_dim: the 350M model).")
+    inner, head = read_inner(config), read_head(config, shapes)
+    if inner is not None and not isinstance(head, LMHeadConfig):
+        raise Unsupported(
+            f"This OPT projects its last layer to {inner} dims (word_embed_proj_dim: the 350M model), which is read "
+            "here for a language model alone. Save it with its language model's head."
+        )
     if not config.get("layer_norm_elementwise_affine", True):
         raise Unsupported(
             "This OPT has norms without weights (layer_norm_elementwise_affine), which are not read here."
         )
     return opt(
         layers=config["num_hidden_layers"], dim=config["hidden_size"], heads=config["num_attention_heads"],
-        hidden=config["ffn_dim"], vocabulary=config["vocab_size"], positions=config["max_position_embeddings"],
+        hidden=config["ffn_dim"], inner=inner, vocabulary=config["vocab_size"],
+        positions=config["max_position_embeddings"],
         activation=our_activation(config.get("activation_function", "relu")),
         bias="qkvof" if config.get("enable_bias", True) else "", pre_norm=config.get("do_layer_norm_before", True),
-        final_norm=False if config.get("_remove_final_layer_norm") else None, padding=config.get("pad_token_id"),
+        final_norm=False if config.get("_remove_final_layer_norm") else None, padding=config.get("pad_token_id", 1),
         dropout=config.get("dropout", 0.1), attention_dropout=config.get("attention_dropout", 0.0),
-        head=read_head(config, shapes),
+        head=head,
     )  # fmt: skip
+
+
+def read_inner(config: JsonObject) -> int | None:
+    """The dims of the embedding where they are not those of the layers."""
+    inner = config.get("word_embed_proj_dim") or config["hidden_size"]
+    return None if inner == config["hidden_size"] else inner
 
 
 def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
@@ -79,7 +99,7 @@ def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
     if "score.weight" in shapes:
         return ClassificationHeadConfig(shapes["score.weight"][0], dim, pool="last", bias=False)
     if "lm_head.weight" in shapes or any("ForCausalLM" in name for name in config.get("architectures") or []):
-        return LMHeadConfig(config["vocab_size"], dim, tied=config.get("tie_word_embeddings", True))
+        return make_lm_head(config["vocab_size"], dim, read_inner(config), config.get("tie_word_embeddings", True))
     return None
 
 
@@ -93,7 +113,7 @@ def write(config: TextConfig) -> JsonObject:
         "architectures": ["OPT" + architecture_of(head)],
         "num_hidden_layers": stack.layers,
         "hidden_size": stack.dim,
-        "word_embed_proj_dim": stack.dim,
+        "word_embed_proj_dim": embed.inner or stack.dim,
         "num_attention_heads": stack.heads,
         "ffn_dim": stack.hidden,
         "vocab_size": embed.vocabulary,
@@ -115,6 +135,8 @@ def keys(config: TextConfig) -> list[Key]:
     return [
         Key(base + "embed_tokens.weight", "embed.tokens.weight"),
         Key(base + "embed_positions.weight", "embed.places.weight"),
+        Key(base + "project_in.weight", "embed.up.weight"),
+        Key(base + "project_out.weight", "head.dense.weight"),
         *side_keys(base, "stack.", norm="final_layer_norm"),
         Key("lm_head.weight", "head.weight"),
         Key("score.{p}", "head.out.{p}"),

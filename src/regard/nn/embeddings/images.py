@@ -18,15 +18,18 @@ RESNET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 
 class Patches(nn.Module):
     """Patch embedding: each square of `patch` × `patch` pixels as a vector, row by row, as in ViT.
 
-    images `[batch, channels, height, width]` → `[batch, patches, dim]`: a linear map of each square's pixels.
+    images `[batch, channels, height, width]` → `[batch, patches, dim]`: a linear map of each square's pixels. Images
+    are cut without a rest; those of `size` pixels may have one, at the right and at the bottom, which is not read.
 
     >>> Patches(channels=3, patch=4, dim=16)(torch.randn(2, 3, 8, 12)).shape
     torch.Size([2, 6, 16])
     """
 
-    def __init__(self, channels: int, patch: int, dim: int, bias: bool = True) -> None:
+    def __init__(
+        self, channels: int, patch: int, dim: int, bias: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
-        self.channels, self.patch = channels, patch
+        self.channels, self.patch, self.size = channels, patch, size
         self.projection = nn.Conv2d(channels, dim, patch, stride=patch, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -35,7 +38,8 @@ class Patches(nn.Module):
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """The rows and columns of patches."""
-        if height % self.patch or width % self.patch or not height * width:
+        whole = height % self.patch == 0 and width % self.patch == 0
+        if not (whole or (height, width) == self.size) or min(height, width) < self.patch:
             raise BadInput(
                 f"An image of {height} × {width} pixels is not cut by patches of {self.patch} × {self.patch}. "
                 "Resize or pad it to a multiple."

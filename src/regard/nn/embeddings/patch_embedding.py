@@ -21,6 +21,7 @@ class ImageEmbeddingConfig:
 
     Positions are learned for images of `size` pixels, one number or (height, width), and interpolated for images of
     other sizes, which must be multiples of `patch`: `resize` is "bicubic", or "bilinear" with antialiasing (NaFlex).
+    Where `size` is no multiple, the last pixels of its images are not read (SigLIP: 384 by patches of 14).
     `mask_token` stores the vector of a masked patch, which models trained on masked images have. Without `class_token`
     there are patches alone.
     """
@@ -50,7 +51,7 @@ class ImageEmbedding(Embedding):
         super().__init__()
         size = (config.size, config.size) if isinstance(config.size, int) else config.size
         self.resize = config.resize
-        self.patches = Patches(config.channels, config.patch, config.dim, config.bias)
+        self.patches = Patches(config.channels, config.patch, config.dim, config.bias, size)
         self.grid = self.patches.grid(*size)
         self.first = nn.Parameter(torch.randn(config.dim) * 0.02) if config.class_token else None
         self.mask = nn.Parameter(torch.zeros(config.dim)) if config.mask_token else None

@@ -58,7 +58,8 @@ class TextEmbeddingConfig:
     `positions` is the number of learned positions; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
     none (for relative positions in attention). `unused` rows of the table come before that of the first position.
     `inner` embeds in fewer dims, and projects the "tokens" up to dim before positions are added, or the "sum" of all
-    after its norm (`projected`). `padding` is the token of the padding, whose vector gets no gradient.
+    after its norm (`projected`; with a bias if `projection_bias`). `padding` is the token of the padding, whose vector
+    gets no gradient.
     """
 
     reads: ClassVar[Input] = "tokens"
@@ -74,6 +75,7 @@ class TextEmbeddingConfig:
     dropout: float = 0.0
     projected: Literal["tokens", "sum"] = "tokens"
     norm_bias: bool = True
+    projection_bias: bool = True
 
     @property
     def max_positions(self) -> int | None:
@@ -92,7 +94,7 @@ class TextEmbedding(Embedding):
         self.config = config
         self.tokens = nn.Embedding(config.vocabulary, config.inner or config.dim, padding_idx=config.padding)
         nn.init.normal_(self.tokens.weight, std=config.dim**-0.5 if config.scaled else 0.02)
-        self.up = nn.Linear(config.inner, config.dim) if config.inner else None
+        self.up = nn.Linear(config.inner, config.dim, config.projection_bias) if config.inner else None
         # `places` is the name of these weights in checkpoints
         dim = config.inner if config.inner and config.projected == "sum" else config.dim
         self.places = make_positions(config.positions, dim, config.unused)

@@ -91,7 +91,7 @@ class MultiHeadLatentAttention(nn.Module):
         if isinstance(self.method, LinformerProjections):
             raise Unsupported("Latent attention has no projections of keys (Linformer). Use Exact().")
         self.sink = None if parts.sink is None else build_part(parts.sink, *sizes)
-        self.position = None if parts.position is None else build_part(parts.position, heads, config.rotary_dim, layer)
+        self.position = None if parts.position is None else build_part(parts.position, *sizes, config.rotary_dim)
         self.mask = parts.mask
         self.attend = Attend()
 

@@ -13,13 +13,13 @@ from ...attention.parts.methods import Method
 from ...attention.parts.part import Part, PartSpec
 from ...attention.parts.parts import Parts
 from ...attention.parts.positions import Position, Rotary
-from ...attention.parts.scores import Score
+from ...attention.parts.scores import Additive, Bilinear, Cosine, Score
 from ...attention.parts.sink import Sink
-from ...errors import BadInput
+from ...errors import BadInput, Unsupported
 from .disentangled import EmbeddedDistances
 from .layer_masks import LayerMasks
 from .layer_positions import LayerPositions
-from .learned import FixedPart
+from .learned import FixedPart, LearnedAdditive, LearnedBilinear, LearnedCosine
 from .parse import (
     MaskArgument,
     PositionArgument,
@@ -29,7 +29,9 @@ from .parse import (
     parse_score,
     parse_sink,
 )
-from .rotary import RotaryAngles, RotaryEmbedding
+from .rotary import RotaryAngles, RotaryEmbedding, RotarySpec
+
+NO_PRODUCT = Additive, Bilinear, Cosine, LearnedAdditive, LearnedBilinear, LearnedCosine
 
 CallPosition = Position | RotaryAngles | EmbeddedDistances
 """The position of one call: a part, or what a layer makes its own of."""
@@ -62,15 +64,37 @@ def update_parts(parts: Parts, given: PartArguments, *, layers: int = 1, dropout
         raise BadInput(
             f"position has {len(position.positions)} positions; give one, or one for each of {layers} layers."
         )
+    check_of_call(parts)
+    score = parse_score(given.get("score", parts.score))
+    check_rotary(score, position)
     return Parts(
-        parse_score(given.get("score", parts.score)),
+        score,
         position,
         mask,
         parse_method(given.get("method", parts.method)),
         parts.dropout if dropout is None else dropout,
         parse_sink(given.get("sink", parts.sink)),
-        parts.bias,
     )
+
+
+def check_of_call(parts: Parts) -> None:
+    """Raise for parts that belong to the rows of one call, which a layer does not have before it is called."""
+    for name in ("bias", "places", "edges"):
+        if (part := getattr(parts, name)) is not None:
+            raise BadInput(
+                f"A layer was given {name}={part!r}, which is of one call and its rows. Pass it to regard.attend, or "
+                "give the layer a position, a mask or a sink."
+            )
+
+
+def check_rotary(score: Score, position: Position | None) -> None:
+    """Raise where q and k would be rotated for a score that is then not one of their distance."""
+    layers = position.positions if isinstance(position, LayerPositions) else (position,)
+    if isinstance(score, NO_PRODUCT) and any(isinstance(own, Rotary | RotarySpec) for own in layers):
+        raise Unsupported(
+            f"Rotary positions are part of a dot product and need the score Dot; the score is {type(score).__name__}. "
+            "A bias by distance (Alibi, LearnedBias, LearnedT5Bias) goes with every score."
+        )
 
 
 class PartsByName:
@@ -110,10 +134,12 @@ def set_fields(config: object, values: Mapping[str, object]) -> None:
         object.__setattr__(config, item.name, values[item.name])
 
 
-def build_part(part: Part, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
-    """The module that gives a part to a layer with these sizes."""
+def build_part(part: Part, heads: int, head_dim: int, layer: int = 0, rotary_dim: int | None = None) -> nn.Module:
+    """The module that gives a part to a layer with these sizes; rotary positions have `rotary_dim` where given."""
     if isinstance(part, LayerPositions):
-        return part.build_layers(lambda own: build_part(own, heads, head_dim))
+        return part.build_layers(lambda own: build_part(own, heads, head_dim, 0, rotary_dim))
+    if isinstance(part, Rotary | RotarySpec) and rotary_dim is not None:
+        head_dim = rotary_dim
     if isinstance(part, PartSpec):
         return part.build(heads, head_dim, layer)
     return RotaryEmbedding(head_dim, part) if isinstance(part, Rotary) else FixedPart(part)
