@@ -20,6 +20,7 @@ from .tables import (
     parse_split_name,
     read_table,
     split_in_row,
+    with_label_sets,
 )
 from .tables.label_types import LabelType
 
@@ -94,7 +95,7 @@ def listed_files(
 
     A label that is no number is a fault where `target` says that labels are numbers.
     """
-    table = read_table(path, [file, text])
+    table = with_label_sets(read_table(path, [file, text]), text)
     builder.faults.extend(table.faults)
     columns = find_columns(table, [file, text], builder)
     split_column, root = find_split_column(table), folder or path.parent

@@ -286,6 +286,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         if self.ngram_fit is None or not isinstance(model, EnsembleModel) or model.beside is None:
             yield ""
             return
+        examples = [example for example in examples if not self.unknown_labels([example])]
         if self.final_ngrams is None:
             self.final_ngrams = self.fit_ngrams(examples)
         before = {name: x.clone() for name, x in model.beside.state_dict().items()}

@@ -1,6 +1,13 @@
 """Tables of every format, and which of their columns is what."""
 
-from .columns import column_label_type, find_columns, given_column, label_text, note_empty_labels
+from .columns import (
+    column_label_type,
+    find_columns,
+    given_column,
+    label_text,
+    note_empty_labels,
+    with_label_sets,
+)
 from .read import TABLES, read_table, sample_rows
 from .table import (
     SPLIT_COLUMNS,
@@ -32,4 +39,5 @@ __all__ = [
     "read_table",
     "sample_rows",
     "split_in_row",
+    "with_label_sets",
 ]
