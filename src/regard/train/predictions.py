@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def read_inputs(task: AnyTask, given: Iterable[str]) -> Iterator[InputRow]:
             if sentences is not None:
                 yield from (InputRow(" ".join(words), words=words) for words in sentences)
             else:
-                yield from rows_of_table(path) if task.reads_rows else rows_of_file(path, task.input_column)
+                yield from rows_of_table(path, row_columns(task)) if task.reads_rows else rows_of_file(path, task)
         elif path is not None and not task.input_files and len(text.split()) == 1 and named_as_file(path):
             raise BadInput(f"There is no file {text}. Look at its spelling; give such a text on stdin (-).")
         else:
@@ -99,12 +99,18 @@ def files_in_folder(folder: Path, extensions: Sequence[str]) -> list[InputRow]:
     return [InputRow(str(path)) for path in files]
 
 
-def rows_of_file(path: Path, column: str | None) -> list[InputRow]:
+def trained_names(task: AnyTask, *roles: str) -> list[str]:
+    """The names that the columns of these roles had in the training data."""
+    return [task.columns[role].casefold() for role in roles if role in task.columns]
+
+
+def rows_of_file(path: Path, task: AnyTask) -> list[InputRow]:
     """The texts of a table's rows, or the lines of another file."""
     try:
         if file_format(path) not in TABLES:
             return [InputRow(line.strip()) for line in read_file_lines(path) if line.strip()]
-        spec = ColumnSpec("text", column, (*TEXT_NAMES, *SOURCE_NAMES), "input", "text")
+        names = (*trained_names(task, "text", "source"), *TEXT_NAMES, *SOURCE_NAMES)
+        spec = ColumnSpec("text", task.input_column, names, "input", "text")
         table = read_table(path, [spec])
         name = find_columns(table, [spec], FaultCollector())["text"]
     except MalformedData as error:
@@ -124,18 +130,30 @@ def cell_text(cell: object) -> str:
     return json.dumps(cell, ensure_ascii=False) if text is None else text
 
 
-def rows_of_table(path: Path) -> list[InputRow]:
-    """The rows of a table with a header or the questions of SQuAD's JSON, each as JSON text; the lines of another
-    file."""
+def row_columns(task: AnyTask) -> list[ColumnSpec]:
+    """The columns of a row that the task reads, first under the names that they had in the training data."""
+    return [replace(spec, names=(*trained_names(task, spec.role), *spec.names)) for spec in task.row_columns]
+
+
+def rows_of_table(path: Path, wanted: Sequence[ColumnSpec] = ()) -> list[InputRow]:
+    """The rows of a table or the questions of SQuAD's JSON, each as JSON text; the lines of another file.
+
+    Of a row the columns `wanted` are read, found as in training; without them all, and the table has a header.
+    """
     try:
         if (questions := squad_rows(path)) is not None:
             return [InputRow(json.dumps(row, ensure_ascii=False), row) for row in questions]
         if file_format(path) not in TABLES:
             return [InputRow(line.strip()) for line in read_file_lines(path) if line.strip()]
-        cells = cells_of_table(read_table(path, [], header=True))
+        table = read_table(path, wanted, None if wanted else True, min_matches=2)
+        lists = any(isinstance(cell, list) for row in table.rows[:1] for cell in row.cells)
+        columns = {} if lists else find_columns(table, wanted, FaultCollector())
+        cells = cells_of_table(table)
     except MalformedData as error:
         raise BadInput(" ".join(map(str, error.faults))) from None
-    return [InputRow(json.dumps(row, ensure_ascii=False), row) for row in cells]
+    names = {str(spec.given or spec.setting): columns[spec.role] for spec in wanted if columns}
+    picked = [{key: row[name] for key, name in names.items()} or row for row in cells]
+    return [InputRow(json.dumps(own, ensure_ascii=False), row) for own, row in zip(picked, cells, strict=True)]
 
 
 def split_chunks(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:

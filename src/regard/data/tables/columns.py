@@ -91,11 +91,14 @@ def find_columns(table: Table, wanted: Sequence[ColumnSpec], builder: FaultColle
     free = [name for name in table.names if name not in columns.values() and name != split_column]
     missing = [spec for spec in wanted if spec.role not in columns]
     if missing and all(spec.content for spec in missing):
-        columns |= choose_by_values(table, missing, free, all(spec.content == "text" for spec in wanted))
+        in_order = sum(spec.content == "text" for spec in wanted) > 1
+        columns |= choose_by_values(table, missing, free, in_order)
     else:
         if len(free) < len(missing) or (len(free) > len(missing) > 0):
             raise_ambiguous_column(table, missing[0])
         columns.update(zip((spec.role for spec in missing), free, strict=False))
+    if table.header:
+        builder.columns |= {role: name for role, name in columns.items() if role not in builder.columns}
     if guesses := {spec.role: columns[spec.role] for spec in wanted if spec.given is None}:
         order = sorted(guesses, key=lambda role: table.names.index(guesses[role]))
         text = ", ".join(f"{role} = column {guesses[role]!r}" for role in order)

@@ -39,7 +39,8 @@ def fine_tuning_architecture(a: Architecture, pretrained: Pretrained) -> Archite
 
 
 def fine_tuning_settings(settings: Settings, pretrained: Pretrained) -> Settings:
-    """The settings of a task: words of a text are not hidden, and tokens are pooled as the checkpoint was trained.
+    """The settings of a task: words of a text are not hidden, tokens are pooled as the checkpoint was trained, and a
+    language model or translator reads at most the tokens that it has positions for.
 
     A decoder has read the whole text at its last token, and a ViT gathers the image in its first.
     """
@@ -48,6 +49,10 @@ def fine_tuning_settings(settings: Settings, pretrained: Pretrained) -> Settings
     reads = config.embed.reads if isinstance(config, SequenceConfig | EncoderDecoderConfig) else "tokens"
     texts = reads == "tokens" and not isinstance(config, DualEncoderConfig)
     changes: dict[str, str | float] = {"word_dropout": 0.0} if texts and "word_dropout" in values else {}
+    limited = "max_length" if isinstance(config, EncoderDecoderConfig) else "context"
+    limit = pretrained.encoder("tokens").max_length if texts and limited in values else None
+    if limit is not None:
+        changes[limited] = min(values[limited], limit)
     if values.get("pool") == "mean" and isinstance(config, SequenceConfig):
         causal = isinstance(config.stack, StackConfig) and config.stack.causal
         changes["pool"] = "last" if causal else "first" if reads == "images" else "mean"
