@@ -8,10 +8,11 @@ from .columns import (
     note_empty_labels,
     with_label_sets,
 )
-from .read import TABLES, read_table, sample_rows
+from .read import TABLES, read_table, sample_cells, sample_rows
 from .table import (
     SPLIT_COLUMNS,
     SPLITS,
+    Cell,
     ColumnSpec,
     Row,
     Table,
@@ -25,6 +26,7 @@ __all__ = [
     "SPLITS",
     "SPLIT_COLUMNS",
     "TABLES",
+    "Cell",
     "ColumnSpec",
     "Row",
     "Table",
@@ -37,6 +39,7 @@ __all__ = [
     "note_empty_labels",
     "parse_split_name",
     "read_table",
+    "sample_cells",
     "sample_rows",
     "split_in_row",
     "with_label_sets",
