@@ -139,6 +139,22 @@ def test_a_corrupt_picture_does_not_end_the_others(pictures: Path, tmp_path: Pat
     assert "has no file that this model reads" in call("predict", pictures, empty).output
 
 
+def test_pictures_that_a_table_lists(pictures: Path, tmp_path: Path) -> None:
+    """By their paths, or with their bytes in the rows of a Parquet file."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, value in (("night", 10), ("noon", 240)):
+        Image.fromarray(np.full((8, 8), value, np.uint8)).save(tmp_path / f"{name}.png")
+    (tmp_path / "list.csv").write_text("nr,file,label\n1,night.png,?\n2,noon.png,?\n3,gone.png,?\n")
+    done = call("predict", pictures, "--data", tmp_path / "list.csv", "--out", tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert done.exit_code == 1 and "gone.png does not exist" in done.output
+    assert [(row["nr"], row["predicted_label"]) for row in rows] == [("1", "dark"), ("2", "light"), ("3", "")]
+    cells = [{"bytes": (tmp_path / "noon.png").read_bytes(), "path": name} for name in ("a.png", None)]
+    parquet.write_table(arrow.table({"image": cells, "nr": [7, 8]}), tmp_path / "data.parquet")
+    done = call("predict", pictures, tmp_path / "data.parquet", "--json")
+    assert [row["label"] for row in json.loads(done.stdout)] == ["light", "light"], done.output
+
+
 def test_a_run_that_is_told_what_was_guessed(tmp_path: Path) -> None:
     rows = [(f"r{n}", f"a {('fine', 'dull')[n % 2]} film number {n}", "+-"[n % 2]) for n in range(40)]
     with (tmp_path / "a.csv").open("w", newline="") as file:

@@ -15,10 +15,12 @@ from pathlib import Path
 from ..data.annotations.answers import squad_rows
 from ..data.files import file_format, read_file_lines
 from ..data.graphs.mapped import is_graph_folder
+from ..data.images import IMAGE_NAMES
 from ..data.json_values import JsonObject
-from ..data.listing import file_extension
+from ..data.listing import embedded_file, file_extension, file_name
 from ..data.reading import FaultCollector, MalformedData
-from ..data.tables import TABLES, ColumnSpec, Table, as_text, find_columns, read_table
+from ..data.sound import SOUND_NAMES
+from ..data.tables import TABLES, ColumnSpec, Row, Table, as_text, find_columns, read_table
 from ..data.text import SOURCE_NAMES, TEXT_NAMES
 from ..errors import BadInput, RegardError
 from ..models.model import Model
@@ -36,16 +38,19 @@ FILE_ENDINGS = (*TABLES, "txt", "conllu", "npz", "gz")
 class InputRow:
     """An input of `predict`, and the cells of the row that it stands in, if it comes from a table.
 
-    `words` are those of a sentence that was divided before.
+    `words` are those of a sentence that was divided before, `data` the bytes of a file that stands in the table.
     """
 
     input: str
     cells: Mapping[str, str] = field(default_factory=dict)
     words: Sequence[str] | None = None
+    data: bytes | None = None
 
     @property
     def content(self) -> object:
-        """What the task reads."""
+        """What the task reads: the words, the bytes of an encoded image or recording, or the text."""
+        if self.data is not None:
+            return {"path": self.input, "image": self.data, "sound": self.data}
         return self.input if self.words is None else {"words": self.words}
 
 
@@ -72,6 +77,8 @@ def read_inputs(task: AnyTask, given: Iterable[str]) -> Iterator[InputRow]:
         path = Path(text) if text.strip("./ ") and len(text) < 4096 and "\n" not in text else None
         if path is not None and task.input_files and path.is_dir() and not is_graph_folder(path):
             yield from files_in_folder(path, task.input_files)
+        elif path is not None and task.input_files and lists_files(path, task.input_files):
+            yield from rows_of_files(path, task)
         elif path is not None and not task.input_files and path.is_dir():
             raise BadInput(f"{text} is a folder, and this model reads texts. Give a file of texts, or a text.")
         elif path is not None and not task.input_files and path.is_file():
@@ -102,6 +109,29 @@ def files_in_folder(folder: Path, extensions: Sequence[str]) -> list[InputRow]:
 def trained_names(task: AnyTask, *roles: str) -> list[str]:
     """The names that the columns of these roles had in the training data."""
     return [task.columns[role].casefold() for role in roles if role in task.columns]
+
+
+def lists_files(path: Path, extensions: Sequence[str]) -> bool:
+    """Whether a file is a table that lists files with these extensions, and not one of them."""
+    return file_format(path) in TABLES and file_format(path) not in extensions and path.is_file()
+
+
+def rows_of_files(path: Path, task: AnyTask) -> Iterator[InputRow]:
+    """The files that a table lists, relative to its folder, or whose bytes stand in its rows."""
+    try:
+        names = (*trained_names(task, "image", "sound"), *IMAGE_NAMES, *SOUND_NAMES)
+        spec = ColumnSpec("file", task.input_column, tuple(dict.fromkeys(names)), "input")
+        table = read_table(path, [spec])
+        column = find_columns(table, [spec], FaultCollector())["file"]
+    except MalformedData as error:
+        raise BadInput(" ".join(map(str, error.faults))) from None
+    number = table.names.index(column)
+    files = [row.cells[number] for row in table.rows]
+    names = [as_text(file_name(cell)) or f"row {row.line}" for cell, row in zip(files, table.rows, strict=True)]
+    rows = [[*row.cells[:number], name, *row.cells[number + 1 :]] for name, row in zip(names, table.rows, strict=True)]
+    cells = cells_of_table(replace(table, rows=[Row(n, row) for n, row in enumerate(rows)]))
+    for name, cell, own in zip(names, files, cells, strict=True):
+        yield InputRow(str(path.parent / name), own, data=embedded_file(cell))
 
 
 def rows_of_file(path: Path, task: AnyTask) -> list[InputRow]:
