@@ -86,7 +86,11 @@ def read_inputs(task: AnyTask, given: Iterable[str]) -> Iterator[InputRow]:
             if sentences is not None:
                 yield from (InputRow(" ".join(words), words=words) for words in sentences)
             else:
-                yield from rows_of_table(path, row_columns(task)) if task.reads_rows else rows_of_file(path, task)
+                yield from (
+                    rows_of_table(path, row_columns(task))
+                    if task.reads_rows
+                    else rows_of_file(path, task.input_column, trained_names(task, "text", "source"))
+                )
         elif path is not None and not task.input_files and len(text.split()) == 1 and named_as_file(path):
             raise BadInput(f"There is no file {text}. Look at its spelling; give such a text on stdin (-).")
         else:
@@ -134,13 +138,13 @@ def rows_of_files(path: Path, task: AnyTask) -> Iterator[InputRow]:
         yield InputRow(str(path.parent / name), own, data=embedded_file(cell))
 
 
-def rows_of_file(path: Path, task: AnyTask) -> list[InputRow]:
-    """The texts of a table's rows, or the lines of another file."""
+def rows_of_file(path: Path, column: str | None, first: Sequence[str] = ()) -> list[InputRow]:
+    """The texts of a table's rows, or the lines of another file. The column is given, or found, `first` by these
+    names."""
     try:
         if file_format(path) not in TABLES:
             return [InputRow(line.strip()) for line in read_file_lines(path) if line.strip()]
-        names = (*trained_names(task, "text", "source"), *TEXT_NAMES, *SOURCE_NAMES)
-        spec = ColumnSpec("text", task.input_column, names, "input", "text")
+        spec = ColumnSpec("text", column, (*first, *TEXT_NAMES, *SOURCE_NAMES), "input", "text")
         table = read_table(path, [spec])
         name = find_columns(table, [spec], FaultCollector())["text"]
     except MalformedData as error:
