@@ -12,6 +12,7 @@ from PIL import Image
 from regard.data.images import Captioned, ImageBytes, ImageFile, load_image, read_captions, read_images
 from regard.data.reading import split
 from regard.errors import BadInput, Missing
+from regard.tasks.classify import detect_modality
 
 
 def noise(height=24, width=32, channels=3, seed=0):
@@ -284,3 +285,23 @@ def test_arrays_may_be_gzipped(tmp_path):
     plain, packed = (read_images(tmp_path / name) for name in ("a.npz", "b.npz.gz"))
     assert len(packed.examples) == 3 and not packed.faults
     assert all(torch.equal(a.image, b.image) for a, b in zip(plain.examples, packed.examples, strict=True))
+
+
+def test_images_in_the_rows_of_a_data_set(tmp_path, only_fault):
+    """As Hugging Face's data sets have them: bytes with a name, bytes alone, or a name alone."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((4, 6), 200, np.uint8)).save(buffer, "PNG")
+    (tmp_path / "there.png").write_bytes(buffer.getvalue())
+    cells = [
+        {"bytes": buffer.getvalue(), "path": "a.png"},
+        {"bytes": buffer.getvalue(), "path": None},
+        {"bytes": None, "path": "there.png"},
+        {"bytes": buffer.getvalue()[:30], "path": "cut.png"},
+    ]
+    path = tmp_path / "data.parquet"
+    parquet.write_table(arrow.table({"image": cells, "label": ["x", "y", "x", "y"]}), path)
+    reading = read_images(path)
+    assert [example.label for example in reading.examples] == ["x", "y", "x"]
+    assert all(load_image(example.image, 1).unique().tolist() == [200] for example in reading.examples)
+    assert "cut.png" in only_fault(reading)[2] and detect_modality(path) == "image"

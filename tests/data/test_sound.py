@@ -1,5 +1,6 @@
 """Recordings from folders, lists and arrays; broken, cut and empty ones are found without decoding them all."""
 
+import io
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from regard.data.sound import Samples, SoundFile, read_sounds, read_spoken
 from regard.errors import Missing
+from regard.tasks.classify import detect_modality
 
 RATE = 8000
 TONE = (np.sin(np.arange(2000) * 0.3) * 0.5).astype(np.float32)
@@ -206,3 +208,18 @@ def test_recordings_with_what_is_no_number(tmp_path):
     np.savez(tmp_path / "a.npz", mfcc=frames, offsets=[0, 3, 6], text=["a", "b"])
     reading = read_spoken(tmp_path / "a.npz")
     assert len(reading.examples) == 1 and "recording 0" in str(reading.faults[0])
+
+
+def test_recordings_in_the_rows_of_a_data_set(tmp_path, only_fault):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    samples, buffer = np.linspace(-0.5, 0.5, 800, dtype=np.float32), io.BytesIO()
+    soundfile.write(buffer, samples, 8000, format="WAV", subtype="FLOAT")
+    cells = [{"bytes": data, "path": None} for data in (buffer.getvalue(), buffer.getvalue(), b"RIFF no sound")]
+    path = tmp_path / "data.parquet"
+    parquet.write_table(arrow.table({"audio": cells, "label": ["x", "y", "y"], "text": ["a", "b", "c"]}), path)
+    reading = read_sounds(path)
+    assert [example.label for example in reading.examples] == ["x", "y"] and detect_modality(path) == "sound"
+    values, rate = reading.examples[0].sound.load()
+    assert rate == 8000 and values.tolist() == pytest.approx(samples.tolist())
+    assert "row 3 cannot be read as sound" in only_fault(reading)[2]
+    assert [example.text for example in read_spoken(path).examples] == ["a", "b"]

@@ -14,7 +14,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from regard.cli import app
-from regard.train.predictions import rows_of_table
+from regard.train.predictions import read_inputs, rows_of_table
+from regard.train.run import open_run
 
 SMALL = ["dim=16", "layers=1", "heads=2", "learning_rate=1e-2", "warmup=5"]
 
@@ -61,6 +62,27 @@ def test_a_table_is_read_and_its_columns_come_back(texts: Path, tmp_path: Path) 
         rows = list(csv.DictReader(out.open()))
         assert [(row["id"], row["predicted_label"]) for row in rows] == [("7", "+"), ("8", "-")]
         assert all(float(row["p(+)"]) + float(row["p(-)"]) == pytest.approx(1, abs=2e-4) for row in rows)
+
+
+def test_columns_have_the_names_that_they_had_in_training(tmp_path: Path) -> None:
+    """Also where a file of two rows does not tell by its values what is an identifier, a text, a label."""
+    rows = [(f"c-{n}", f"odd {n}", f"a fine film number {n} of the year", f"note {n}", "+-"[n % 2]) for n in range(40)]
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("code", "nick", "opinion", "remark", "verdict"), *rows])
+    run = train_run(tmp_path / "train.csv", tmp_path / "run", "input=opinion", "nb_linear=0")
+    (tmp_path / "new.csv").write_text("code,nick,remark,opinion\nc-1,odd,some note,a fine film\nc-2,a,other,dull\n")
+    assert json.loads((run / "run.json").read_text())["columns"] == {"text": "opinion", "label": "verdict"}
+    task, *_ = open_run(run)
+    task.input_column = None  # as if it had been found by its values
+    assert [row.input for row in read_inputs(task, [str(tmp_path / "new.csv")])] == ["a fine film", "dull"]
+
+
+def test_several_columns_of_texts_are_ambiguous(texts: Path, tmp_path: Path) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("nick,remark\n" + "".join(f"name {n},note {n}\n" for n in range(5)))
+    done = call("predict", texts, "--data", table)
+    assert done.exit_code == 1 and "which column is the text? There are" in done.output
+    assert call("predict", texts, "--data", table, "--set", "input=remark").exit_code == 0
 
 
 def test_lines_of_a_file_and_json_lines(texts: Path, tmp_path: Path) -> None:
@@ -115,6 +137,22 @@ def test_a_corrupt_picture_does_not_end_the_others(pictures: Path, tmp_path: Pat
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "has no file that this model reads" in call("predict", pictures, empty).output
+
+
+def test_pictures_that_a_table_lists(pictures: Path, tmp_path: Path) -> None:
+    """By their paths, or with their bytes in the rows of a Parquet file."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, value in (("night", 10), ("noon", 240)):
+        Image.fromarray(np.full((8, 8), value, np.uint8)).save(tmp_path / f"{name}.png")
+    (tmp_path / "list.csv").write_text("nr,file,label\n1,night.png,?\n2,noon.png,?\n3,gone.png,?\n")
+    done = call("predict", pictures, "--data", tmp_path / "list.csv", "--out", tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert done.exit_code == 1 and "gone.png does not exist" in done.output
+    assert [(row["nr"], row["predicted_label"]) for row in rows] == [("1", "dark"), ("2", "light"), ("3", "")]
+    cells = [{"bytes": (tmp_path / "noon.png").read_bytes(), "path": name} for name in ("a.png", None)]
+    parquet.write_table(arrow.table({"image": cells, "nr": [7, 8]}), tmp_path / "data.parquet")
+    done = call("predict", pictures, tmp_path / "data.parquet", "--json")
+    assert [row["label"] for row in json.loads(done.stdout)] == ["light", "light"], done.output
 
 
 def test_a_run_that_is_told_what_was_guessed(tmp_path: Path) -> None:

@@ -125,6 +125,13 @@ def test_late_reports_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert lines["late"] == lines["at once"] and [step for name, step, _ in lines["late"] if name == "step"][-1] == 12
 
 
+def test_runs_of_one_process_may_have_other_precisions(tmp_path: Path) -> None:
+    plain = run(tmp_path / "a", replace(HOW, steps=2))
+    half = run(tmp_path / "b", replace(HOW, steps=2, precision="bf16"))
+    assert any(not torch.equal(x, half[name]) for name, x in plain.items())
+    assert_same_bits(plain, run(tmp_path / "c", replace(HOW, steps=2)))
+
+
 def test_learns(tmp_path: Path) -> None:
     scores = []
     how = replace(HOW, steps=60, accumulate=1, batch_tokens=300, learning_rate=1e-2)

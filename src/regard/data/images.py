@@ -261,9 +261,16 @@ def read_images(
 
 
 def labelled_file(listed: ListedFile) -> LabelledImage:
-    image = ImageFile(listed.path)
+    image = listed_image(listed)
     check_size_of(image, listed.location)
     return LabelledImage(image, listed.text, listed.split)
+
+
+def listed_image(listed: ListedFile) -> ImageFile | ImageBytes:
+    """The image of a file, or of the bytes that the table has."""
+    if listed.data is None:
+        return ImageFile(listed.path)
+    return ImageBytes(torch.frombuffer(bytearray(listed.data), dtype=torch.uint8), str(listed.path))
 
 
 def labelled_arrays(
@@ -366,7 +373,7 @@ def read_captions(
 
 def captioned_file(listed: ListedFile, checks: dict[Path, MalformedData | None]) -> Captioned:
     """An image with a caption. Each image is checked once, for all its captions."""
-    image = ImageFile(listed.path)
+    image = listed_image(listed)
     if listed.path not in checks:
         checks[listed.path] = None
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from ..limits import PATH_LENGTH
 from .reading import Fault, FaultCollector, raise_fault
 from .tables import (
     SPLITS,
+    Cell,
     ColumnSpec,
     column_label_type,
     find_columns,
@@ -20,6 +21,7 @@ from .tables import (
     parse_split_name,
     read_table,
     split_in_row,
+    with_label_sets,
 )
 from .tables.label_types import LabelType
 
@@ -27,12 +29,27 @@ PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "路径", "�
 
 
 class ListedFile(NamedTuple):
-    """A file with its text or label and its split; `location` is the (file, line, column) that lists it."""
+    """A file with its text or label and its split; `location` is the (file, line, column) that lists it.
+
+    `data` are the bytes of a file that stands in the table itself, as Hugging Face's data sets have it.
+    """
 
     path: Path
     text: str
     split: str
     location: tuple[str, int | None, int | None]
+    data: bytes | None = None
+
+
+def embedded_file(cell: Cell) -> bytes | None:
+    """The bytes of a file in a cell: `{"bytes": …, "path": …}` or bytes themselves; None for other cells."""
+    value = cell.get("bytes") if isinstance(cell, Mapping) else cell
+    return value if isinstance(value, bytes) else None
+
+
+def file_name(cell: Cell) -> Cell:
+    """The path in a cell that may be a Hugging Face data set's `{"bytes": …, "path": …}`."""
+    return cell.get("path") if isinstance(cell, Mapping) else cell
 
 
 def class_folders(root: Path, endings: Collection[str], builder: FaultCollector) -> Iterator[ListedFile]:
@@ -94,7 +111,7 @@ def listed_files(
 
     A label that is no number is a fault where `target` says that labels are numbers.
     """
-    table = read_table(path, [file, text])
+    table = with_label_sets(read_table(path, [file, text]), text)
     builder.faults.extend(table.faults)
     columns = find_columns(table, [file, text], builder)
     split_column, root = find_split_column(table), folder or path.parent
@@ -103,10 +120,13 @@ def listed_files(
         note_empty_labels(table, columns[text.role], builder)
     for row in table.rows:
         with builder.catching():
-            name = table.cell(row, columns[file.role], file.role)
+            data = embedded_file(table.value(row, columns[file.role]))
+            given = file_name(table.value(row, columns[file.role]))
+            name = given if isinstance(given, str) and (data or given.strip()) else ""
+            name = name.strip() or (f"row {row.line}" if data else table.cell(row, columns[file.role], file.role))
             if message := PATH_LENGTH.excess(len(name)):
                 table.raise_fault(row, columns[file.role], f"the name of a file is too long: {message}")
-            if not is_file(root / name):
+            if data is None and not is_file(root / name):
                 message = f"the file {name!r:.200} is not there. Paths are looked up from {root.resolve()}."
                 table.raise_fault(row, columns[file.role], message)
             location = (str(path), row.line, table.column(row, columns[file.role]))
@@ -116,4 +136,4 @@ def listed_files(
                 label = table.cell(row, columns[text.role], text.role)
             if label_type == "number":
                 table.number(row, columns[text.role], text.role)
-            yield ListedFile(root / name, label, split_in_row(table, row, split_column), location)
+            yield ListedFile(root / name, label, split_in_row(table, row, split_column), location, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -98,12 +98,16 @@ def raise_fault_from(
 
 @dataclass(frozen=True)
 class Reading(Generic[T_co]):
-    """Examples in the order of the files, the faults, and what was guessed about the files (`notes`)."""
+    """Examples in the order of the files, the faults, and what was guessed about the files (`notes`).
+
+    `columns` are those of a table that were read, by their role.
+    """
 
     examples: tuple[T_co, ...]
     faults: tuple[Fault, ...] = ()
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -174,6 +178,7 @@ class FaultCollector:
     faults: list[Fault] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    columns: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
@@ -227,7 +232,7 @@ class ReadingBuilder(FaultCollector, Generic[T]):
         """The reading; faults are sorted by file and line."""
         order = {name: n for n, name in enumerate(self.files)}
         faults = sorted(self.faults, key=lambda fault: (order.get(fault.file, len(order)), fault.line or 0))
-        return Reading(tuple(self.examples), tuple(faults), tuple(self.files), tuple(self.notes))
+        return Reading(tuple(self.examples), tuple(faults), tuple(self.files), tuple(self.notes), self.columns)
 
 
 def stratum_quotas(sizes: Counter[Hashable], count: int) -> Counter[Hashable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ TRANSCRIPT_NAMES = ("transcript", "transcription", *TEXT_NAMES, "转写", "抄�
 SAMPLES = ("audio", "sound", "samples", "wave")
 LOWEST_RATE = 8000
 """Samples a second that every recording is resampled to at least."""
+MAGIC = (b"RIFF", b"fLaC", b"OggS", b"FORM", b".snd", b"ID3\x03", b"ID3\x04", b"\xff\xfb\x90\x64", b"\xff\xfb\x90\x00")
+"""How encoded recordings begin."""
 FRAMES = ("mfcc", "frames", "features", "mel", "log_mel")
 
 
@@ -145,9 +148,27 @@ def has_last_sample(file: soundfile.SoundFile) -> bool:
         return False
 
 
-def check_listed_sound(listed: ListedFile) -> SoundFile:
+def decode_samples(data: bytes, name: Path) -> Samples:
+    """The samples of an encoded recording in memory."""
+    soundfile = import_soundfile()
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if message := excess_samples(file.frames * file.channels, file.samplerate, LOWEST_RATE):
+                raise BadInput(f"{name} cannot be read as sound: {message}")
+            samples = torch.from_numpy(file.read(dtype="float32", always_2d=True)).mean(1)
+            rate = file.samplerate
+    except (soundfile.LibsndfileError, RuntimeError) as error:
+        raise BadInput(f"{name} cannot be read as sound: {str(error).rstrip('.')}.") from None
+    if not len(samples) or not bool(torch.isfinite(samples).all()):
+        raise BadInput(f"{name} has no samples, or some that are not finite. Record it again, or leave it out.")
+    return Samples(samples, rate)
+
+
+def check_listed_sound(listed: ListedFile) -> SoundFile | Samples:
     """The recording; `MalformedData` at the location that names it if it cannot be read."""
     try:
+        if listed.data is not None:
+            return decode_samples(listed.data, listed.path)
         check_sound(listed.path)
     except BadInput as error:
         raise_fault_from(error, *listed.location)

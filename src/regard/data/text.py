@@ -23,6 +23,7 @@ from .tables import (
     note_empty_labels,
     read_table,
     split_in_row,
+    with_label_sets,
 )
 from .tables.label_types import LabelType
 
@@ -32,15 +33,18 @@ TEXT_NAMES = (
 )
 LABEL_NAMES = (
     *("label", "class", "category", "target", "sentiment", "tag", "y", "type", "intent", "emotion", "polarity"),
-    *("rating", "stars", "标签", "类别", "分类", "情感"),
+    *("rating", "stars", "score", "gold_label", "标签", "类别", "分类", "情感", "评分", "分数"),
 )
 LANGUAGES = (
     *("en", "zh", "de", "fr", "es", "it", "pt", "ru", "ja", "jp", "ko", "ar", "nl", "pl", "tr", "cs", "sv", "da", "fi"),
     *("nb", "no", "hu", "ro", "bg", "el", "uk", "he", "hi", "th", "vi", "id", "fa", "eng", "cmn", "zho", "deu", "fra"),
     *("english", "chinese", "german", "french", "spanish", "japanese", "中文", "英文", "英语", "汉语"),
 )
-SOURCE_NAMES = ("source", "src", "原文", "源")
-TARGET_NAMES = ("target", "tgt", "trg", "translation", "summary", "译文", "目标")
+SOURCE_NAMES = ("source", "src", "article", "document", "dialogue", "dialog", "原文", "源", "文章")
+TARGET_NAMES = (
+    *("target", "tgt", "trg", "translation", "summary", "highlights", "headline", "headlines", "abstract", "title"),
+    *("译文", "目标", "摘要", "标题"),
+)
 
 CHINESE = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]$")
 
@@ -88,7 +92,8 @@ def read_texts(
     """Labelled texts from a table of any format, or from fastText's lines.
 
     A column is given by name or by number from 1, or found by its name, or by its values: the label repeats, the text
-    does not, identifiers are neither. A list of labels becomes its JSON text. An empty label is a fault
+    does not, identifiers are neither. A list of labels becomes its JSON text, and so do the names of several columns of
+    0 and 1 (`label="toxic,obscene"`). An empty label is a fault
     unless labels are sets, and so is a label that is no number where `target` says that labels are numbers.
     """
     builder = ReadingBuilder[LabelledText]()
@@ -98,7 +103,7 @@ def read_texts(
     ]
     for path in resolve_paths(paths):
         with builder.reading(path):
-            table = read_table(path, wanted, header)
+            table = with_label_sets(read_table(path, wanted, header), wanted[1])
             builder.faults.extend(table.faults)
             columns = find_columns(table, wanted, builder)
             split_column, label_type = find_split_column(table), column_label_type(table, columns["label"], target)

@@ -18,10 +18,10 @@ from ..data.arrays import Arrays
 from ..data.files import file_format, resolve_paths
 from ..data.images import LabelledImage, Picture
 from ..data.json_values import JsonObject, ParsedObject
-from ..data.listing import file_extension
+from ..data.listing import embedded_file, file_extension
 from ..data.reading import MalformedData, Reading, split_of
 from ..data.sound import LabelledSound, Spoken
-from ..data.tables import TABLES, sample_rows
+from ..data.tables import TABLES, as_text, sample_cells
 from ..data.text import LabelledText
 from ..errors import BadInput
 from ..models.baselines.linear import NBLinearConfig
@@ -286,6 +286,7 @@ class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInp
         if self.ngram_fit is None or not isinstance(model, EnsembleModel) or model.beside is None:
             yield ""
             return
+        examples = [example for example in examples if not self.unknown_labels([example])]
         if self.final_ngrams is None:
             self.final_ngrams = self.fit_ngrams(examples)
         before = {name: x.clone() for name, x in model.beside.state_dict().items()}
@@ -414,8 +415,12 @@ def detect_modality(path: Path) -> str:
             return "sound" if "rate" in Arrays(path) else "image"
         except MalformedData as error:
             raise BadInput(str(error)) from None
-    rows = sample_rows(path)  # the first may be a header
-    return modality_of_rows(rows[1:] or rows)
+    cells = sample_cells(path)
+    inside = next((data for row in cells for cell in row if (data := embedded_file(cell)) is not None), None)
+    if inside is not None:
+        return "sound" if inside[:4] in sound.MAGIC and inside[8:12] != b"WEBP" else "image"
+    rows = [[as_text(cell) or "" for cell in row] for row in cells]
+    return modality_of_rows(rows[1:] or rows)  # the first may be a header
 
 
 def modality_of_rows(rows: Sequence[Sequence[str]]) -> str:

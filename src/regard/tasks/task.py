@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data.json_values import JsonObject, JsonValue, ParsedObject
 from ..data.reading import Reading, split
+from ..data.tables import ColumnSpec
 from ..errors import BadInput, Unsupported
 from ..models.generation.rules import TokenRules
 from ..models.tokenizers.tokenizer import Tokenizer
@@ -153,11 +154,19 @@ class Task(ABC, Generic[S, E, T]):
     compares_inputs: ClassVar[bool] = False
     """Whether `predict` compares its inputs with each other, so that it needs all of them at once."""
 
+    columns: Mapping[str, str] = {}
+    """The columns of the training tables by their role, which `predict` looks for first."""
+
     reads_rows: ClassVar[bool] = False
     """Whether an input of `predict` is a whole row of a table, as a dictionary or as JSON text."""
 
     input_column: str | None = None
     """Column of the inputs of `predict` in a table; None finds it by its name or values."""
+
+    @property
+    def row_columns(self) -> Sequence[ColumnSpec]:
+        """The columns of texts that an input is made of, which may have any names; none where rows are read whole."""
+        return ()
 
     def sentences_of(self, path: Path) -> Sequence[Sequence[str]] | None:
         """The sentences of words that a file has for `predict`; None where it has texts."""

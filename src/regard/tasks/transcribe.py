@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +20,29 @@ from ..data.sound import ENDINGS, Spoken, read_spoken
 from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig, SequenceConfig
 from ..models.generation.generate import generate
+from ..models.generation.rules import TokenRules, rules_from_dict
+from ..models.generation.sampling import GenerateArguments
 from ..models.heads import IGNORED, LMHeadConfig
 from ..models.model import Model
-from ..models.tokenizers.tokenizer import Tokenizer
+from ..models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ..models.tokenizers.training import Special
 from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
-from .inputs.audio_features import AudioFeatures, choose_features, open_audio
+from .inputs.audio_features import (
+    AudioFeatures,
+    CheckpointAudioFeatures,
+    choose_features,
+    features_of_checkpoint,
+    open_audio,
+)
 from .inputs.augment import spec_augment
 from .inputs.cache import TensorCache
 from .inputs.given import name_of
 from .metrics.ctc import ctc_loss, greedy, min_frames, prefix_beam_search
 from .metrics.edit_distance import character_error_rate, word_error_rate
+from .pretrained.pretrained import Pretrained, describe_model
 from .results import Transcript
 from .task import Batch, Scores, Task, require_tokenizer
 
@@ -42,7 +51,7 @@ from .task import Batch, Scores, Task, require_tokenizer
 class TranscribeSettings(Settings):
     """Settings of the task `transcribe`.
 
-    The model has a CTC head; with `decoder` it is an encoder and an autoregressive decoder instead.
+    The model has a CTC head; with `decoder`, and from a checkpoint, it is an encoder and an autoregressive decoder.
     """
 
     unit: Literal["characters", "words", "bpe", "unigram"] = setting("characters", "What a token of a transcript is.")
@@ -62,6 +71,7 @@ class TranscribeSettings(Settings):
     beams: int = setting(1, "Beams of the search that writes transcripts.", ge=1)
     sound: str | None = setting(None, "Column or array of the recordings.")
     text: str | None = setting(None, "Column or array of the transcripts.")
+    language: str | None = setting(None, "Language of the transcripts for a multilingual Whisper, such as en or de.")
 
 
 class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
@@ -73,9 +83,19 @@ class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
     TRAINING = Training(epochs=100, warmup=300, schedule="cosine", weight_decay=0.05)
 
     def __init__(
-        self, settings: TranscribeSettings, tokenizer: Tokenizer, audio_features: AudioFeatures, spaced: bool
+        self,
+        settings: TranscribeSettings,
+        tokenizer: Tokenizer,
+        audio_features: AudioFeatures,
+        spaced: bool,
+        rules: TokenRules | None = None,
+        limit: int | None = None,
     ) -> None:
+        """`rules` are those of a checkpoint: how its transcripts start and end, and which tokens it never writes;
+        `limit` is how many tokens its decoder has positions for."""
         self.settings, self.audio_features, self.spaced = settings, audio_features, spaced
+        self._rules, self.limit = rules, limit
+        self.pretrained: Pretrained | None = None
         self._tokenizer = tokenizer
         self.beams = settings.beams
         self.frames_per_token = settings.stack_frames
@@ -85,6 +105,10 @@ class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
+
+    @property
+    def rules(self) -> TokenRules | None:
+        return self._rules
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: TranscribeSettings) -> Reading[Spoken]:
@@ -102,17 +126,54 @@ class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
         tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lowercase, special)
         return cls(settings, tokenizer, features, any(" " in text for text in texts))
 
+    @classmethod
+    def prepare_from(
+        cls, examples: Sequence[Spoken], settings: TranscribeSettings, pretrained: Pretrained
+    ) -> Transcribe:
+        """The task with the features and the tokenizer of a Whisper, whose weights are all trained further."""
+        config, before = pretrained.model.config, pretrained.task
+        if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.embed, SoundEmbeddingConfig):
+            raise BadInput(
+                f"{pretrained.name} ({describe_model(pretrained.model)}) does not write texts for recordings. Start "
+                "from a Whisper."
+            )
+        if isinstance(before, Transcribe) and not isinstance(before.audio_features, CheckpointAudioFeatures):
+            raise BadInput(f"{pretrained.name} is a run that was trained from scratch. Start from a Whisper.")
+        settings = replace(settings, decoder=True, stack_frames=2, deltas=False)
+        if isinstance(before, Transcribe):
+            features: AudioFeatures = before.audio_features
+        else:
+            features = features_of_checkpoint(config, pretrained.model.preprocessor)
+        rules = transcript_rules(pretrained, settings.language)
+        texts = [normalize_spaces(example.text) for example in examples]
+        limit = None if config.decoder_embed is None else config.decoder_embed.max_positions
+        task = cls(settings, pretrained.tokenizer, features, any(" " in text for text in texts), rules, limit)
+        task.pretrained = pretrained
+        return task
+
+    def initialize(self, model: nn.Module) -> None:
+        if self.pretrained is not None:
+            self.pretrained.initialize(model)
+
     def as_dict(self) -> JsonObject:
-        return {"rate": self.audio_features.rate, "bins": self.audio_features.bins, "spaced": self.spaced}
+        own = {"rate": self.audio_features.rate, "bins": self.audio_features.bins, "spaced": self.spaced}
+        if self.rules is None:
+            return own
+        return {**own, "features": asdict(self.audio_features), "rules": asdict(self.rules), "limit": self.limit}
 
     @classmethod
     def from_dict(
         cls, data: ParsedObject, settings: TranscribeSettings, tokenizer: Tokenizer | None = None
     ) -> Transcribe:
-        features = AudioFeatures(data["rate"], data["bins"], settings.deltas)
-        return cls(settings, require_tokenizer(tokenizer), features, data["spaced"])
+        if "rules" in data:
+            features, rules = CheckpointAudioFeatures(**data["features"]), rules_from_dict(data["rules"])
+            return cls(settings, require_tokenizer(tokenizer), features, data["spaced"], rules, data["limit"])
+        plain = AudioFeatures(data["rate"], data["bins"], settings.deltas)
+        return cls(settings, require_tokenizer(tokenizer), plain, data["spaced"])
 
     def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
+        if self.pretrained is not None:
+            return cast(EncoderDecoderConfig, self.pretrained.model.config)
         positions = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
             self.audio_features.size, a.dim, self.settings.stack_frames, positions, norm=1e-5, dropout=a.dropout
@@ -139,8 +200,20 @@ class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
         return max(self.sizes(examples), default=None)
 
     def batch(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
-        labels = self.tokenizer([normalize_spaces(example.text) for example in examples])
-        return {**self.encode_audio(examples, rng), "labels": labels.tokens, "counts": labels.lengths}
+        texts = [normalize_spaces(example.text) for example in examples]
+        audio = self.encode_audio(examples, rng)
+        if self.rules is not None:
+            rows = [self.target_row(text, self.rules) for text in texts]
+            return {**audio, "labels": pad_rows(rows, 0), "counts": torch.tensor([len(row) for row in rows])}
+        labels = self.tokenizer(texts)
+        return {**audio, "labels": labels.tokens, "counts": labels.lengths}
+
+    def target_row(self, text: str, rules: TokenRules) -> list[int]:
+        """The tokens of a transcript of a checkpoint, from its start to its end tokens."""
+        text = text.lower() if self.settings.lowercase else text
+        row = [*rules.start, *self.tokenizer.backend.encode(text, add_special_tokens=False).ids, rules.end[0]]
+        limit = self.limit or len(row)
+        return row if len(row) <= limit else [*row[: limit - 1], rules.end[0]]
 
     def encode_audio(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
         """The model's inputs: `sound [batch, frames, bins]` and the frames of each row."""
@@ -206,18 +279,17 @@ class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
         return [self.text_of(row) for row in rows]
 
     def decode_autoregressive(self, model: Model, audio: dict[str, Tensor]) -> list[str]:
-        """The texts that the decoder writes; at most twice as many tokens as the encoder has."""
+        """The texts that the decoder writes; at most twice as many tokens as the encoder has, or as it has positions.
+
+        How texts start and end is in the rules of a checkpoint's model.
+        """
         max_new = 2 * self.tokens_of(int(audio["lengths"].max())) + 8
-        tokenizer = self.tokenizer
-        rows = generate(
-            model,
-            sound=audio["sound"],
-            lengths=audio["lengths"],
-            max_new=max_new,
-            beams=self.settings.beams,
-            end=tokenizer.end,
-            pad=tokenizer.pad,
-        )
+        if self.rules is not None and self.limit is not None:
+            max_new = min(max_new, self.limit - len(self.rules.start))
+        options: GenerateArguments = {"max_new": max_new, "beams": self.settings.beams}
+        if self.rules is None:
+            options |= {"end": self.tokenizer.end, "pad": self.tokenizer.pad}
+        rows = generate(model, **{**options, "sound": audio["sound"], "lengths": audio["lengths"]})
         return [self.text_of(row) for row in rows.tolist()]
 
     def text_of(self, tokens: list[int]) -> str:
@@ -256,6 +328,27 @@ class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
             "characters": dict(Counter("".join(texts)).most_common()),
             "examples": texts[:3],
         }
+
+
+def transcript_rules(pretrained: Pretrained, language: str | None) -> TokenRules:
+    """The rules of a Whisper's transcripts: they start with the tokens that its tokenizer adds, or with those of a
+    language."""
+    rules, backend = pretrained.model.rules, pretrained.tokenizer.backend
+    if rules is None or not rules.start or not rules.end:
+        raise BadInput(f"{pretrained.name} names no decoder_start_token_id or eos_token_id in its config.json.")
+    added = list(backend.encode("").ids)
+    own = added[: added.index(rules.end[0])] if rules.end[0] in added else added
+    start = tuple(own) if own[:1] == [rules.start[0]] else rules.start
+    if language is not None:
+        names = (f"<|{language}|>", "<|transcribe|>", "<|notimestamps|>")
+        numbers = [backend.token_to_id(name) for name in names]
+        if None in numbers:
+            raise BadInput(
+                f"language is {language!r}, and the tokenizer of {pretrained.name} has no "
+                f"{names[numbers.index(None)]}. Give a language that it knows, or none for an English checkpoint."
+            )
+        start = (rules.start[0], *numbers)
+    return replace(rules, start=start, forced_first=None)
 
 
 def normalize_spaces(text: str) -> str:

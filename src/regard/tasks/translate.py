@@ -22,7 +22,7 @@ from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
 from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig
-from ..models.generation.rules import TokenRules
+from ..models.generation.rules import TokenRules, rules_from_dict
 from ..models.heads import IGNORED, LMHeadConfig
 from ..models.model import EncoderDecoderModel, Model
 from ..models.tokenizers.tokenizer import Tokenizer, pad_rows
@@ -428,12 +428,6 @@ def token_positions(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tenso
     """
     real = (torch.arange(tokens) < lengths[:, None]).flatten().nonzero().squeeze(1)
     return functional.pad(real, (0, -len(real) % multiple), value=len(lengths) * tokens)
-
-
-def rules_from_dict(saved: ParsedObject) -> TokenRules:
-    """The rules that a run has saved."""
-    values: ParsedObject = {name: tuple(x) if isinstance(x, list) else x for name, x in saved.items()}
-    return TokenRules(**values)
 
 
 def train_tokenizer(texts: list[str], settings: TranslateSettings) -> Tokenizer:

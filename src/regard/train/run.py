@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
@@ -152,7 +152,8 @@ class RunConfig:
 class RunData:
     """The examples of a run: training and validation data, the lines that could not be read, and what was guessed.
 
-    `held_out` says that the validation data was drawn from the training files, which say nothing of splits.
+    `held_out` says that the validation data was drawn from the training files, which say nothing of splits. `columns`
+    are those of a table that were read, by their role.
     """
 
     train: Sequence[object]
@@ -160,6 +161,7 @@ class RunData:
     faults: Sequence[Fault] = ()
     notes: Sequence[str] = ()
     held_out: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], strict: bool = False) -> RunData:
@@ -176,7 +178,7 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
     held_out = dev is None and all(split_of(example) != "dev" for example in train.examples)
     train, validation = split_data(train, dev, config.task, config.training.seed)
     notes = list(dict.fromkeys(note for reading in readings for note in reading.notes))
-    return RunData(train.examples, validation.examples, faults, notes, held_out)
+    return RunData(train.examples, validation.examples, faults, notes, held_out, train.columns)
 
 
 def train_run(
@@ -196,6 +198,7 @@ def train_run(
         "architecture": asdict(architecture),
         "training": asdict(training),
         "data": files,
+        "columns": dict(data.columns),
         "learned": fingerprint(task, data.train, files),
         "training_length": task.training_length(data.train),
     }
@@ -328,6 +331,7 @@ def open_run(path: str | Path, changes: Mapping[str, JsonValue] | None = None) -
     data = folder.read("task.json")
     with explain_damage(folder / "task.json"):
         task = task_class.from_dict(data, settings, model.tokenizer)
+    task.columns = description.get("columns", {})
     if (folder / "tuned.json").is_file():
         tuned = folder.read("tuned.json")
         with explain_damage(folder / "tuned.json"):

@@ -7,6 +7,7 @@ part of a batch come from the seed and the position, dropout from torch's genera
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import warnings
@@ -512,6 +513,7 @@ def make_accelerator(training: Training, model: nn.Module) -> Accelerator:
     """
     try:
         from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate.state import AcceleratorState
     except ImportError:
         raise Missing('Training needs accelerate: pip install "regard[train]".') from None
     if training.device == "cuda" and not torch.cuda.is_available():
@@ -522,6 +524,8 @@ def make_accelerator(training: Training, model: nn.Module) -> Accelerator:
     plugin, handlers = fsdp_plugin(), restart_handlers()
     if any(isinstance(module, LocalGlobal | Experts) for module in model.modules()):
         handlers.append(DistributedDataParallelKwargs(find_unused_parameters=True))
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # an earlier run of this process may have had another precision
+        AcceleratorState._reset_state()
     accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=plugin, kwargs_handlers=handlers)
     use_fsdp_on_cpu(accelerator, plugin)
     return accelerator

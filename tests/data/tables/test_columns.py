@@ -10,6 +10,10 @@ from regard.data.text import read_parallel, read_texts
 TEXTS = [f"this is the long text number {n} of the table" for n in range(12)]
 SHORT = [f"what happened on day {n} of the year" for n in range(12)]
 LABELS = ["ham", "spam", "ham"] * 4
+DAYS = [f"2024-05-{n % 5 + 10}" for n in range(12)]
+NAMES = ["red ball", "blue cup"] * 4 + [f"green hat {n}" for n in range(4)]
+PRICES = [f"{n}.{n:02}" for n in range(12)]
+PAGES = [f"https://example.com/{n}" for n in range(12)]
 
 
 def table(write, names, *columns):
@@ -30,6 +34,16 @@ def table(write, names, *columns):
         (("énoncé", "étiquette"), (TEXTS, LABELS), TEXTS, LABELS),
         (("What did you think?", "Rating: good or bad"), (TEXTS, LABELS), TEXTS, LABELS),
         (("", "words", "verdict"), (range(12), TEXTS, LABELS), TEXTS, LABELS),  # as pandas writes its index
+        (("description", "price"), (NAMES, PRICES), NAMES, PRICES),  # more prices than descriptions
+        (("when", "words", "verdict"), (DAYS, TEXTS, LABELS), TEXTS, LABELS),
+        (("page", "words", "verdict", "licence"), (PAGES, TEXTS, LABELS, ["CC0"] * 12), TEXTS, LABELS),
+        (
+            ("product", "customer_review", "star_rating", "region"),
+            (SHORT, TEXTS, LABELS, ["a", "b"] * 6),
+            TEXTS,
+            LABELS,
+        ),
+        (("微博标题", "微博中文内容", "情感倾向"), (SHORT, TEXTS, LABELS), TEXTS, LABELS),
         (None, (LABELS, TEXTS), TEXTS, LABELS),
         (None, (range(12), TEXTS, LABELS), TEXTS, LABELS),
     ],
@@ -48,6 +62,8 @@ def test_text_and_label_by_values(write, names, columns, texts, labels):
         (("article", "highlights"), (TEXTS, SHORT)),
         (("question", "answer"), (TEXTS, SHORT)),
         (("article", "highlights", "id"), (TEXTS, SHORT, [f"{n:040x}" for n in range(12)])),
+        (("highlights", "article"), (SHORT, TEXTS)),
+        (("date", "page", "headlines", "text"), (DAYS, PAGES, SHORT, TEXTS)),
         (None, (TEXTS, SHORT)),
     ],
 )
@@ -59,6 +75,19 @@ def test_pairs_by_values(write, names, columns):
 def test_two_columns_of_labels_are_refused(write, only_fault):
     reading = read_texts(table(write, ("words", "mood", "topic"), TEXTS, LABELS, ["a", "b"] * 6))
     assert "which column is the label?" in only_fault(reading)[2]
+
+
+def test_columns_of_zeros_and_ones_are_label_sets(write, only_fault):
+    names, flags = ("id", "words", "toxic", "threat"), (["1", "0", "0"] * 4, ["1", "1", "0"] * 4)
+    path = table(write, names, range(12), TEXTS, *flags)
+    assert "label=toxic,threat" in only_fault(read_texts(path))[2]
+    reading = read_texts(path, label="toxic, threat", target="auto").strict()
+    assert [example.label for example in reading.examples[:3]] == ['["toxic", "threat"]', '["threat"]', "[]"]
+    assert [example.text for example in reading.examples] == TEXTS
+    damaged = table(write, names, range(12), TEXTS, flags[0], ["1", "maybe", *flags[1][2:]])
+    reading = read_texts(damaged, label="toxic,threat", target="auto")
+    assert len(reading) == 11 and "'threat') is 'maybe'; wanted 0 or 1" in only_fault(reading)[2]
+    assert "has no column 'threats'" in only_fault(read_texts(path, label="toxic,threats"))[2]
 
 
 def test_short_sentences_are_no_header(write):

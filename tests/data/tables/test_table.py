@@ -123,7 +123,7 @@ def test_numbers_and_truth_values_are_labels(write):
     "content, settings, message",
     [
         ("label,text\n", {}, "has a header (label, text) and no rows."),
-        ("id,text,score\n1,a,2\n", {}, "which column is the label? There are 'id', 'text', 'score'."),
+        ("id,text,mark\n1,a,2\n", {}, "which column is the label? There are 'id', 'text', 'mark'."),
         ("label,text\n1,a\n", {"text": "txet"}, "has no column 'txet' for the text. Did you mean 'text'?"),
         ("label,text\n1,a\n", {"label": 3}, "has no column '3' for the label. There are 'label', 'text'."),
         ("text,label,text\na,1,b\n", {}, "the header names the column 'text' twice."),

@@ -78,7 +78,7 @@ def test_a_text_classifier_with_a_pooler_is_a_bert(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"pool": "mean"}, "no counterpart of .*"),
-        ({"pool": "first", "ensemble": 2}, "no counterpart of a Ensemble model"),
+        ({"pool": "first", "ensemble": 2}, "no counterpart of Ensemble models .several networks"),
     ],
 )
 def test_what_has_no_counterpart_is_named(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

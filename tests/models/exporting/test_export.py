@@ -15,6 +15,7 @@ import regard as rg
 from regard import models
 from regard.models.exporting.example_inputs import make_example_inputs
 from regard.models.exporting.export import choose_format, export_model, max_difference, run_onnx
+from regard.models.graph_attention import GATConfig
 from regard.models.graph_encoder import GraphEncoderConfig
 from regard.models.heads import ClassificationHeadConfig
 from regard.models.table import TableConfig
@@ -191,6 +192,8 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
         choose_format(Path("model.bin"), None)
     with pytest.raises(rg.BadInput, match="format is 'tflite'"):
         choose_format(Path("model.bin"), "tflite")  # type: ignore[arg-type]
+    with pytest.raises(rg.Unsupported, match="Train with edge_features=false"):
+        export_model(GATConfig(6, 3, 8, 2, 2, edge_features=1).build(), tmp_path / "model.onnx")
     model = rg.load("tagger")
     with pytest.raises(rg.Unsupported, match="Give inputs="):
         export_model(model, tmp_path / "model.onnx")

@@ -213,7 +213,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     ours.save(tmp_path)
     again = load(tmp_path)
     assert again.config == ours.config and torch.equal(again(images=x).boxes, ours(images=x).boxes)
-    with pytest.raises(Unsupported, match="no counterpart of a Detection model"):
+    with pytest.raises(Unsupported, match="no counterpart of Detection models"):
         ours.save(tmp_path, format="huggingface")
 
 

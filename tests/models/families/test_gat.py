@@ -134,7 +134,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
         model(nodes=nodes, edges=edges, labels=torch.zeros(3, dtype=torch.long))
     with pytest.raises(BadInput, match="one at least"):
         gat(layers=0).build()
-    with pytest.raises(Unsupported, match="no counterpart of a GAT model"):
+    with pytest.raises(Unsupported, match="no counterpart of GAT models"):
         model.save(tmp_path, format="huggingface")
 
 

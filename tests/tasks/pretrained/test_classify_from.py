@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -60,6 +62,13 @@ def test_run_learns_and_opens_again(run: Path) -> None:
     shown = prepare(model, task, "text", {"text": "the small dog is there"}, lambda fields: b"")  # type: ignore[arg-type, return-value]
     with torch.no_grad():
         assert shown.read_output(model(**shown.arguments))["items"][0]["label"] == "animal"
+
+
+def test_opened_run_can_be_pickled_and_copied(run: Path) -> None:
+    predictor, text = rg.open(run), "the small dog is there"
+    expected = predictor.predict(text)
+    for twin in (pickle.loads(pickle.dumps(predictor)), copy.deepcopy(predictor)):
+        assert twin.predict(text) == expected
 
 
 def test_opened_run_embeds(run: Path, bert_folder: Path) -> None:

@@ -218,6 +218,55 @@ def test_recordings_are_read_as_whisper_reads_them(tmp_path: Path) -> None:
     assert task.predict(model, [str(path)])[0].to_dict()["label"] == "high"
 
 
+def test_transcription_goes_on_from_whisper(tmp_path: Path) -> None:
+    """Frames and loss are those of transformers; language tokens are checked; a run goes on from a run."""
+    soundfile, transformers = pytest.importorskip("soundfile"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    special = Special("<pad>", "<unk>", "<s>", "</s>", None)
+    tokenizer = Tokenizer.train(["low tone", "high tone"] * 4, unit="unigram", size=40, special=special)
+    sizes = {"layers": 1, "dim": 16, "heads": 2, "hidden": 32, "bins": 16, "sound_positions": 50, "positions": 12}
+    assert tokenizer.start is not None and tokenizer.end is not None and tokenizer.pad is not None
+    model = whisper(**sizes, vocabulary=tokenizer.size, start=tokenizer.start, padding=tokenizer.pad).build()
+    model.tokenizer = tokenizer
+    model.rules = TokenRules(start=(tokenizer.start,), end=(tokenizer.end,), pad=tokenizer.pad)
+    model.save(tmp_path / "whisper", "huggingface")
+    extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=1)
+    extractor.save_pretrained(tmp_path / "whisper")
+    rows, time = [], np.arange(6000) / 16000
+    for n in range(12):
+        samples = (0.3 * np.sin(2 * np.pi * (3000 if n % 2 else 200 + 20 * n) * time)).astype(np.float32)
+        soundfile.write(tmp_path / f"{n}.wav", samples, 16000, subtype="FLOAT")
+        rows.append(f"{n}.wav,{'high' if n % 2 else 'low'} tone")
+    data = tmp_path / "spoken.csv"
+    data.write_text("path,text\n" + "\n".join(rows) + "\n", "utf8")
+    settings = {
+        "learning_rate": 1e-2,
+        "warmup": 5,
+        "batch_size": 6,
+        "steps": 100,
+        "layer_decay": 1.0,
+        "schedule": "constant",
+    }
+    config = run_steps("transcribe", tmp_path / "whisper", [data], tmp_path / "run", **settings)
+    examples = config.task.read(config.train, config.settings).examples
+    task = config.prepare(examples)
+    batch = task.batch(examples[:1])
+    samples, _ = soundfile.read(tmp_path / "0.wav", dtype="float32")
+    frames = extractor(samples, sampling_rate=16000, return_tensors="pt")["input_features"]
+    torch.testing.assert_close(batch["sound"], frames.transpose(1, 2), atol=1e-3, rtol=1e-3)
+    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "whisper").eval()
+    with torch.no_grad():
+        expected = theirs(frames, labels=batch["labels"][:, 1:]).loss
+        loss = task.loss(initial_model(config), batch) / task.count(batch)
+    torch.testing.assert_close(loss, expected, atol=1e-3, rtol=1e-3)
+    opened, trained, _ = open_run(tmp_path / "run")
+    results = opened.predict(trained, [str(tmp_path / "0.wav"), str(tmp_path / "1.wav")])
+    assert [result.to_dict()["text"] for result in results] == ["low tone", "high tone"]
+    run_steps("transcribe", tmp_path / "run", [data], tmp_path / "again", lora_rank=2)
+    with pytest.raises(rg.BadInput, match=r"has no <\|de\|>"):
+        run_steps("transcribe", tmp_path / "whisper", [data], tmp_path / "other", language="de")
+
+
 def test_wrong_family_is_named(tmp_path: Path) -> None:
     made = vit(layers=1, dim=12, heads=3, hidden=20, size=8, patch=4, classes=None)
     made.build().save(tmp_path / "vit", "huggingface")

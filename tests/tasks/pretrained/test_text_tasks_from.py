@@ -117,8 +117,3 @@ def test_translation_goes_on_from_marian(tmp_path: Path) -> None:
     train_from_files(config, tmp_path / "run")
     task, trained, _ = open_run(tmp_path / "run")
     assert task.rules == prepared.rules and len(task.predict(trained, ["the cat"])) == 1
-
-
-def test_transcription_has_a_reason() -> None:
-    with pytest.raises(rg.Unsupported, match="does not start from a checkpoint"):
-        rg.tasks.find_task("transcribe").prepare_from([], None, None)  # type: ignore[attr-defined]

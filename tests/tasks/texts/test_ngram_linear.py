@@ -189,6 +189,16 @@ def test_the_fit_is_inside_the_minutes(tmp_path: Path, monkeypatch: pytest.Monke
     assert (again.settings.word_dropout, again.training.ema, again.training.label_smoothing) == (0.1, 0.0, 0.1)  # type: ignore[attr-defined]
 
 
+def test_a_label_that_was_held_out_alone_is_no_part_of_the_fit() -> None:
+    examples = texts(80)
+    config = RunConfig.from_changes("classify", {"dim": 16, "layers": 1, "heads": 2, "device": "cpu"})
+    task = config.prepare(examples)
+    model = task.config(config.architecture).build().eval()
+    with task.refit(model, [*examples, LabelledText("egg egg", "single")]) as sentence:
+        assert "all 80 texts" in sentence
+        torch.testing.assert_close(dict(model.beside.state_dict()), dict(task.fit_ngrams(examples)))
+
+
 @pytest.mark.parametrize("held_out", [True, False])
 def test_the_saved_model_has_seen_what_was_held_out(tmp_path: Path, held_out: bool) -> None:
     """Unless the validation data are files of their own. The scores are those from before."""

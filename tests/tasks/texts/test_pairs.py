@@ -70,6 +70,16 @@ def test_both_texts_are_read_together(run: Path, tmp_path: Path) -> None:
     assert one["label"] == "yes" and one["probability"] == pytest.approx(other["probability"], abs=1e-3)  # symmetric
 
 
+@pytest.mark.parametrize("header", ["left\tright", "nr\tleft\tright\tsame", ""])
+def test_pairs_of_a_table_without_usual_names(run: Path, tmp_path: Path, header: str) -> None:
+    pairs = [f"we see {a.first} today\twe see {a.second} today" for a in same_words(12, seed=2)]
+    rows = [f"{n}\t{pair}\t{n % 2}" if "nr" in header else pair for n, pair in enumerate(pairs)]
+    (tmp_path / "new.tsv").write_text("\n".join([header, *rows][not header :]) + "\n")
+    done = call("predict", run, "--data", tmp_path / "new.tsv", "--json")
+    assert done.exit_code == 0, done.output
+    assert [row["input"] for row in json.loads(done.stdout)] == pairs
+
+
 def test_what_is_no_pair_is_refused(run: Path, tmp_path: Path) -> None:
     result = call("predict", run, "only one text")
     assert result.exit_code == 1 and "reads pairs of texts" in result.output

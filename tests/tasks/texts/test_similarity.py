@@ -81,6 +81,14 @@ def test_scored_pairs_are_learned_and_the_run_embeds(folder: Path, scored_file: 
     assert float(vectors[0] @ vectors[1]) == pytest.approx(alike.value, abs=1e-5)  # type: ignore[attr-defined]
 
 
+def test_rows_of_a_table_are_predicted(folder: Path, scored_file: Path, tmp_path: Path) -> None:
+    train_from_files(config(folder, scored_file, steps=1, epochs=None), tmp_path / "run")
+    command = ["predict", str(tmp_path / "run"), "--data", str(scored_file), "--out", str(tmp_path / "out.csv")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 161
+
+
 def test_triplets_and_pairs_are_read_and_trained(folder: Path, tmp_path: Path) -> None:
     rng, path = Random(2), tmp_path / "triplets.csv"
     rows = []

@@ -1,10 +1,18 @@
 """Tables of every format, and which of their columns is what."""
 
-from .columns import column_label_type, find_columns, given_column, label_text, note_empty_labels
-from .read import TABLES, read_table, sample_rows
+from .columns import (
+    column_label_type,
+    find_columns,
+    given_column,
+    label_text,
+    note_empty_labels,
+    with_label_sets,
+)
+from .read import TABLES, read_table, sample_cells, sample_rows
 from .table import (
     SPLIT_COLUMNS,
     SPLITS,
+    Cell,
     ColumnSpec,
     Row,
     Table,
@@ -18,6 +26,7 @@ __all__ = [
     "SPLITS",
     "SPLIT_COLUMNS",
     "TABLES",
+    "Cell",
     "ColumnSpec",
     "Row",
     "Table",
@@ -30,6 +39,8 @@ __all__ = [
     "note_empty_labels",
     "parse_split_name",
     "read_table",
+    "sample_cells",
     "sample_rows",
     "split_in_row",
+    "with_label_sets",
 ]

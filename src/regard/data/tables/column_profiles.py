@@ -34,19 +34,25 @@ IDENTIFIER = re.compile(r"[A-Za-z]*[-_:#]?\d+|[0-9a-fA-F-]{8,}")
 NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?%?")
 ID_ENDING = re.compile(r".*(?:[ _-][iI][dD]|[a-z]I[dD])")
 """Names such as user_id and PassengerId."""
+CODE = re.compile(
+    r"\d{1,4}[-/.年]\d{1,2}([-/.月]\d{1,4}日?)?([ T]\d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(:\d{2}.*)?|(https?://|www\.)\S+|\S+@\S+\.\S+"
+)
+"""Dates, times, addresses of pages and of mail."""
 HEADER_CELL = re.compile(r"[^\W\d][\w .:()/#?%&+-]{0,30}")
 CHINESE_LETTER = re.compile("[\u3400-\u9fff]")
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """Shares and means over the sampled values of a column. `words` counts every two Chinese characters as a word."""
+    """Shares and means over the sampled values of a column. `words` counts every two Chinese characters as a word;
+    `codes` is the share of dates, times and addresses."""
 
     name: str
     rows: int
     distinct: int
     numeric: float
     identifiers: float
+    codes: float
     words: float
     length: float
 
@@ -69,8 +75,8 @@ class ColumnProfile:
 
     @property
     def is_text(self) -> bool:
-        """Whether the values are texts: mostly different, and not numbers."""
-        return not self.is_id and not self.is_label and self.numeric < 0.5
+        """Whether the values are texts: mostly different, and neither numbers nor dates or addresses."""
+        return not self.is_id and not self.is_label and self.numeric + self.codes < 0.5
 
 
 def profile_values(name: str, values: Sequence[str]) -> ColumnProfile:
@@ -86,9 +92,22 @@ def profile_values(name: str, values: Sequence[str]) -> ColumnProfile:
         len(set(values)),
         sum(NUMBER.fullmatch(value) is not None for value in values) / count,
         sum(IDENTIFIER.fullmatch(value) is not None for value in values) / count,
+        sum(CODE.fullmatch(value) is not None and NUMBER.fullmatch(value) is None for value in values) / count,
         sum(map(count_words, values)) / count,
         sum(map(len, values)) / count,
     )
+
+
+def words_of_name(name: str) -> set[str]:
+    """The words of a column's name in lower case; of Chinese every part.
+
+    >>> sorted(words_of_name("airline_sentiment")), "内容" in words_of_name("微博内容")
+    (['airline', 'sentiment'], True)
+    """
+    spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold()
+    words = {word for word in re.split(r"[\W\d_]+", spelled) if word}
+    chinese = [word for word in words if CHINESE_LETTER.search(word)]
+    return words | {word[n:m] for word in chinese for n in range(len(word)) for m in range(n + 1, len(word) + 1)}
 
 
 def count_words(text: str) -> float:

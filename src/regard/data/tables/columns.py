@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NoReturn
 
-from ..reading import FaultCollector, raise_fault
-from .column_profiles import SAMPLE, ColumnProfile, profile_values
+from ..reading import FaultCollector, MalformedData, raise_fault
+from .column_profiles import SAMPLE, ColumnProfile, profile_values, words_of_name
 from .label_types import LabelType, infer_label_type
 from .table import ColumnSpec, Row, Table, as_text, find_split_column
 
@@ -40,6 +41,33 @@ def label_text(table: Table, row: Row, name: str, empty: bool) -> str:
     return table.cell(row, name, "label")
 
 
+FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+
+def with_label_sets(table: Table, label: ColumnSpec) -> Table:
+    """The table with a column of label sets where several columns of 0 and 1 are given, `label="toxic,obscene"`: the
+    labels of a row are the names of the columns that have 1."""
+    given = str(label.given)
+    if label.given is None or "," not in given or given in table.names:
+        return table
+    names = [given_column(table, replace(label, given=name.strip())) for name in given.split(",") if name.strip()]
+    rows, faults = [], []
+    for row in table.rows:
+        try:
+            rows.append(Row(row.line, [*row.cells, [name for name in names if read_flag(table, row, name)]]))
+        except MalformedData as fault:
+            faults.extend(fault.faults)
+    return replace(table, names=(*table.names, given), rows=rows, faults=[*table.faults, *faults])
+
+
+def read_flag(table: Table, row: Row, name: str) -> bool:
+    """Whether a cell says that the row has the label of its column."""
+    text = as_text(table.value(row, name))
+    if text is None or text.casefold() not in FLAGS:
+        table.raise_fault(row, name, f"the label (column {name!r}) is {text!r:.40}; wanted 0 or 1 in each column.")
+    return FLAGS[text.casefold()]
+
+
 def note_empty_labels(table: Table, name: str, builder: FaultCollector) -> None:
     """A note of the rows of a column of label sets that are empty: these examples have none of the labels."""
     empty = sum(table.value(row, name) in (None, "", []) for row in table.rows)
@@ -63,11 +91,14 @@ def find_columns(table: Table, wanted: Sequence[ColumnSpec], builder: FaultColle
     free = [name for name in table.names if name not in columns.values() and name != split_column]
     missing = [spec for spec in wanted if spec.role not in columns]
     if missing and all(spec.content for spec in missing):
-        columns |= choose_by_values(table, missing, free, all(spec.content == "text" for spec in wanted))
+        in_order = sum(spec.content == "text" for spec in wanted) > 1
+        columns |= choose_by_values(table, missing, free, in_order)
     else:
         if len(free) < len(missing) or (len(free) > len(missing) > 0):
             raise_ambiguous_column(table, missing[0])
         columns.update(zip((spec.role for spec in missing), free, strict=False))
+    if table.header:
+        builder.columns |= {role: name for role, name in columns.items() if role not in builder.columns}
     if guesses := {spec.role: columns[spec.role] for spec in wanted if spec.given is None}:
         order = sorted(guesses, key=lambda role: table.names.index(guesses[role]))
         text = ", ".join(f"{role} = column {guesses[role]!r}" for role in order)
@@ -87,7 +118,7 @@ def choose_by_values(
     columns: dict[str, str] = {}
     for spec in sorted(missing, key=lambda spec: spec.content == "text"):
         left = [profile for profile in useful if profile.name not in columns.values()]
-        chosen = choose_column(left, spec.content, len(missing) - len(columns), in_order)
+        chosen = choose_column(left, spec, len(missing) - len(columns), in_order)
         if chosen is None:
             raise_ambiguous_column(table, spec if any(profile.is_text for profile in left) else missing[0])
         columns[spec.role] = chosen.name
@@ -95,23 +126,37 @@ def choose_by_values(
 
 
 def choose_column(
-    profiles: Sequence[ColumnProfile], content: Literal["", "text", "label"], wanted: int, in_order: bool
+    profiles: Sequence[ColumnProfile], spec: ColumnSpec, wanted: int, in_order: bool
 ) -> ColumnProfile | None:
-    """The column with this content, None if none or several would do. `wanted` roles are still without a column."""
+    """The column with the content of a role, None if none or several would do. `wanted` roles are still without one.
+
+    Of several that would do, one whose name has a usual name as a word is taken.
+    """
     if len(profiles) < wanted:
         return None
-    if content == "label":
+    if spec.content == "label":
         labels = [profile for profile in profiles if profile.is_label]
-        if len(profiles) == wanted == 2:  # the label has fewer different values, or shorter ones
-            return min(profiles, key=lambda profile: (profile.distinct, profile.length))
-        return labels[0] if len(labels) == 1 else profiles[0] if len(profiles) == 1 else None
+        labels = [profile for profile in labels if profile.distinct > 1 and profile.codes < 0.5] or labels
+        if len(profiles) == wanted == 2:  # the label is a number beside words, or has fewer or shorter values
+            return min(profiles, key=lambda profile: (profile.numeric < 0.5, profile.distinct, profile.length))
+        return only(labels, spec) or (profiles[0] if len(profiles) == 1 else None)
     texts = [profile for profile in profiles if profile.is_text]
     texts = texts if len(texts) >= wanted else list(profiles)
-    return texts[0] if len(texts) == 1 or in_order else longest_by_far(texts)
+    return texts[0] if in_order else only(texts, spec) or longest_by_far(texts)
+
+
+def only(profiles: Sequence[ColumnProfile], spec: ColumnSpec) -> ColumnProfile | None:
+    """The only column, or the only one whose name has a usual name of the role as a word."""
+    if len(profiles) == 1:
+        return profiles[0]
+    named = [profile for profile in profiles if words_of_name(profile.name) & set(spec.names)]
+    return named[0] if len(named) == 1 else None
 
 
 def longest_by_far(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
     """The column whose values are at least three times as long as any other's."""
+    if len(profiles) < 2:
+        return None
     first, second = sorted(profiles, key=lambda profile: -profile.length)[:2]
     return first if first.length >= 3 * second.length else None
 
@@ -122,8 +167,16 @@ def raise_ambiguous_column(table: Table, spec: ColumnSpec) -> NoReturn:
     line, text = table.layout.first_line
     first = "" if table.header or line is None else f" (line {line} is {text!r:.80})"
     setting = spec.setting or spec.role
+    flags = [name for name in table.names if spec.content == "label" and holds_flags(table, name)]
+    several = f" Labels in columns of 0 and 1 are given together: {setting}={','.join(flags)}." * (len(flags) > 1)
     message = f"which column is the {spec.role}? There are {names}{first}. Say it with {setting}=, by name or number."
+    message += several
     raise_fault(table.path, message, line)
+
+
+def holds_flags(table: Table, name: str) -> bool:
+    values = {as_text(table.value(row, name)) for row in table.rows[:SAMPLE]}
+    return values == {"0", "1"}
 
 
 def given_column(table: Table, spec: ColumnSpec) -> str:

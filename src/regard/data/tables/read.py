@@ -13,7 +13,7 @@ from .columnar import MAGIC, columnar_table
 from .delimited import DELIMITERS, LABEL_PREFIX, delimited_table, labelled_lines
 from .json_rows import json_array_table, json_columns_table, json_table
 from .spreadsheet import spreadsheet_table
-from .table import ColumnSpec, Table, as_text, find_split_column, parse_split_name
+from .table import Cell, ColumnSpec, Table, as_text, find_split_column, parse_split_name
 
 JSON_LINES = ("jsonl", "ndjson")
 SPREADSHEETS = ("xlsx", "xlsm")
@@ -86,10 +86,15 @@ def text_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None, mi
     return delimited_table(path, lines, wanted, header, min_matches)
 
 
-def sample_rows(path: Path, count: int = 20) -> list[list[str]]:
-    """The first rows of a table as texts, the header left out if there is one; none for a file that is no table."""
+def sample_cells(path: Path, count: int = 20) -> list[list[Cell]]:
+    """The first rows of a table, the header left out if there is one; none for a file that is no table."""
     try:
         table = read_table(path, [])
     except MalformedData:
         return []
-    return [[as_text(cell) or "" for cell in row.cells] for row in table.rows[:count]]
+    return [list(row.cells) for row in table.rows[:count]]
+
+
+def sample_rows(path: Path, count: int = 20) -> list[list[str]]:
+    """`sample_cells` as texts."""
+    return [[as_text(cell) or "" for cell in row] for row in sample_cells(path, count)]

@@ -15,6 +15,7 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ..config import EncoderDecoderConfig, SequenceConfig
+from ..ensemble import EnsembleConfig
 from ..interfaces import ModelConfig
 from ..model import Model
 from .key_table import Family, Shapes, make_table, write_tensors
@@ -36,8 +37,14 @@ def find_counterpart(model: Model, names: list[str]) -> tuple[Family, ModelConfi
     if not isinstance(config, SequenceConfig | EncoderDecoderConfig):
         if config.family:
             return find_family(config.family), config
+        several = " (several networks, or an n-gram model beside one: ensemble=1 and nb_linear=0 train one alone)"
         raise Unsupported(
-            f"transformers has no counterpart of a {type(config).__name__.removesuffix('Config')} model. "
+            f"transformers has no counterpart of {type(config).__name__.removesuffix('Config')} models"
+            f'{several * isinstance(config, EnsembleConfig)}. Save it with format="regard", or export it as ONNX.'
+        )
+    if isinstance(config, SequenceConfig) and config.word_embed is not None:
+        raise Unsupported(
+            "transformers has no counterpart of a tagger that pools subwords to words and reads features of the words. "
             'Save it with format="regard", or export it as ONNX.'
         )
     if config.family is not None:

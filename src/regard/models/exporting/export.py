@@ -25,6 +25,7 @@ from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Pairs
 from ...attention.parts.methods import Exact
 from ...errors import BadInput, Missing, RegardError, Unsupported
+from ..graph_attention import GATConfig
 from ..model import Model
 from .example_inputs import make_example_inputs
 
@@ -90,6 +91,13 @@ def export_model(
     """
     file = Path(file)
     format = choose_format(file, format)
+    config = model.config
+    if isinstance(config, GATConfig) and config.edge_features and config.self_loops:
+        raise Unsupported(
+            "A graph attention that reads numbers of edges gives each node an edge to itself with their mean; which "
+            "edges these replace depends on the graph, and torch.export cannot trace that. Train with "
+            "edge_features=false, or with --model transformer."
+        )
     if inputs is None:
         inputs = make_example_inputs(model)
     given = {name: value.to(model.device) for name, value in inputs.items()}

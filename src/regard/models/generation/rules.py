@@ -105,6 +105,12 @@ def write_rules(rules: TokenRules) -> JsonObject:
     return {name: value for name, value in config.items() if value is not None}
 
 
+def rules_from_dict(saved: JsonObject) -> TokenRules:
+    """The rules that a run has saved."""
+    values: JsonObject = {name: tuple(x) if isinstance(x, list) else x for name, x in saved.items()}
+    return TokenRules(**values)
+
+
 def as_tuple(value: int | Iterable[int] | None) -> tuple[int, ...]:
     """A token, several or none as a tuple."""
     if value is None:

@@ -12,6 +12,8 @@ from torch.nn import functional
 from ...data.arrays import read_array
 from ...data.sound import Spoken
 from ...errors import BadInput
+from ...models.checkpoint.files import JsonObject
+from ...models.config import SpeechToTextConfig
 from ...nn.embeddings.audio import Mel, log_mel
 from .given import as_sound
 
@@ -62,6 +64,36 @@ class AudioFeatures:
         window = round(WINDOW * rate)
         size = max(512, 1 << (window - 1).bit_length())
         return Mel(self.bins, size, round(HOP * rate), window, scale="htk", log="natural", floor=1e-6)
+
+
+@dataclass(frozen=True)
+class CheckpointAudioFeatures(AudioFeatures):
+    """The log-mel frames of a Whisper: recordings are padded with silence, or cut, to `window` frames."""
+
+    fft: int = 400
+    hop: int = 160
+    window: int = 3000
+
+    def __call__(self, spoken: Spoken) -> Tensor:
+        return self.frames(spoken)
+
+    def frames(self, spoken: Spoken) -> Tensor:
+        if spoken.sound is None or self.rate is None:
+            raise BadInput("A checkpoint reads recordings, and the data has frames. Give recordings.")
+        samples, _ = spoken.sound.load(self.rate)
+        size = self.window * self.hop
+        padded = functional.pad(samples[:size], (0, max(0, size - len(samples))))
+        return log_mel(padded, self.rate, Mel(self.bins, self.fft, self.hop))
+
+
+def features_of_checkpoint(config: SpeechToTextConfig, preprocessor: JsonObject) -> CheckpointAudioFeatures:
+    """The features that a Whisper was trained on, by its configuration and its `preprocessor_config.json`."""
+    rate, fft, hop = (
+        int(preprocessor.get(name, default))
+        for name, default in (("sampling_rate", 16000), ("n_fft", 400), ("hop_length", 160))
+    )
+    positions = config.embed.max_positions or 1500
+    return CheckpointAudioFeatures(rate, config.embed.bins, fft=fft, hop=hop, window=2 * positions)
 
 
 def choose_features(examples: list[Spoken], bins: int, rate: int | None, deltas: bool) -> AudioFeatures:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...data.images import MODES, ImageBytes, ImageFile, Picture, decode_image
-from ...data.sound import Samples, SoundFile
+from ...data.sound import Samples, SoundFile, decode_samples
 from ...data.text import SOURCE_NAMES, TEXT_NAMES
 from ...errors import BadInput
 
@@ -67,7 +67,7 @@ def as_picture(given: object) -> Picture:
 
 
 def as_sound(given: object) -> SoundFile | Samples:
-    """A recording from a path, or from a dictionary with samples `[samples]` and their rate.
+    """A recording from a path, from its encoded bytes, or from a dictionary with samples `[samples]` and their rate.
 
     >>> as_sound({"samples": [0.0, 0.5], "sample_rate": 8000}).rate
     8000
@@ -83,6 +83,8 @@ def as_sound(given: object) -> SoundFile | Samples:
             raise BadInput(f"The samples have the shape {list(samples.shape)}. Give one row of samples, [samples].")
         return Samples(samples, rate)
     value = pick(given, SOUND_KEYS, "sound")
+    if isinstance(value, bytes):
+        return decode_samples(value, Path(name_of(given) if isinstance(given, Mapping) else "the recording"))
     if not isinstance(value, str | Path):
         raise BadInput(
             f"An input is {describe(value)}. This model reads recordings: give the path of an audio file, or "

@@ -24,7 +24,9 @@ FREE = ("dropout", "attention_dropout", "checkpoint", "lora_rank", "lora_alpha",
 RATES = ((512, 2e-4), (1024, 5e-5))
 """Highest dim, and the learning rate for encoders up to it."""
 
-WITHOUT_HEAD = ("lm", "translate", "match", "similarity")
+WITHOUT_HEAD = ("lm", "translate", "match", "similarity", "transcribe")
+LONG_INPUTS = {"transcribe": 8}
+"""Examples of a batch of tasks whose inputs have many tokens each: 1,500 of a recording of 30 seconds."""
 PADDED = ("classify", "tag", "spans", "translate")
 """Tasks whose batches are padded to few shapes for CUDA graphs."""
 
@@ -39,7 +41,8 @@ def fine_tuning_architecture(a: Architecture, pretrained: Pretrained) -> Archite
 
 
 def fine_tuning_settings(settings: Settings, pretrained: Pretrained) -> Settings:
-    """The settings of a task: words of a text are not hidden, and tokens are pooled as the checkpoint was trained.
+    """The settings of a task: words of a text are not hidden, tokens are pooled as the checkpoint was trained, and a
+    language model or translator reads at most the tokens that it has positions for. Recordings are not masked.
 
     A decoder has read the whole text at its last token, and a ViT gathers the image in its first.
     """
@@ -48,6 +51,12 @@ def fine_tuning_settings(settings: Settings, pretrained: Pretrained) -> Settings
     reads = config.embed.reads if isinstance(config, SequenceConfig | EncoderDecoderConfig) else "tokens"
     texts = reads == "tokens" and not isinstance(config, DualEncoderConfig)
     changes: dict[str, str | float] = {"word_dropout": 0.0} if texts and "word_dropout" in values else {}
+    if reads == "sound" and "mask_frames" in values:
+        changes |= {"mask_frames": 0, "mask_bins": 0}
+    limited = "max_length" if isinstance(config, EncoderDecoderConfig) else "context"
+    limit = pretrained.encoder("tokens").max_length if texts and limited in values else None
+    if limit is not None:
+        changes[limited] = min(values[limited], limit)
     if values.get("pool") == "mean" and isinstance(config, SequenceConfig):
         causal = isinstance(config.stack, StackConfig) and config.stack.causal
         changes["pool"] = "last" if causal else "first" if reads == "images" else "mean"
@@ -78,7 +87,8 @@ def fine_tuning(training: Training, task: str, pretrained: Pretrained, lora: boo
     shared["cuda_graph"] = task in PADDED
     rate = 10 * rate if lora else rate
     if task in WITHOUT_HEAD:  # nothing is new
-        return replace(training, **shared, epochs=3, learning_rate=rate / 2)
+        batches = {"batch_size": LONG_INPUTS[task], "batch_tokens": None} if task in LONG_INPUTS else {}
+        return replace(training, **shared, **batches, epochs=3, learning_rate=rate / 2)
     return replace(
         training,
         **shared,

@@ -105,6 +105,11 @@ class Pretrained:
     @property
     def tokenizer(self) -> Tokenizer:
         """The checkpoint's tokenizer; `BadInput` where it has none."""
+        if self.model.tokenizer is None and self.task is not None:
+            raise BadInput(
+                f"{self.name} is a run that reads words of its own list, and has no tokenizer for other tasks. "
+                "Start from a checkpoint of Hugging Face, or from a run with unit=wordpiece or bpe."
+            )
         if self.model.tokenizer is None:
             raise BadInput(
                 f"{self.name} has no tokenizer: there is no tokenizer.json or vocabulary in {self.folder}. Copy the "

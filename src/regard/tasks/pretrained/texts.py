@@ -42,6 +42,12 @@ class SubwordTexts:
         backend.no_truncation()
         self.special = backend.num_special_tokens_to_add(False), backend.num_special_tokens_to_add(True)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, lock=Lock())
+
     def batch(self, firsts: Sequence[str], seconds: Sequence[str] | None = None) -> Batch:
         """`tokens`, `lengths`, and `segments` where the model has them, of texts or of pairs of texts."""
         return self.collate(self.rows(firsts, seconds))

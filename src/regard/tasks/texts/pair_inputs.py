@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...data.annotations.pairs import FIRST_NAMES, SECOND_NAMES, LabelledPair
+from ...data.annotations.pairs import FIRST_NAMES, POSITIVE_NAMES, SECOND_NAMES, LabelledPair
 from ...data.json_values import JsonObject, ParsedObject
+from ...data.tables import ColumnSpec
 from ...errors import BadInput
 from ...models.interfaces import EmbeddingConfig, LayersConfig
 from ...models.tokenizers.tokenizer import Tokenizer, pad_rows
@@ -156,6 +157,14 @@ def parse_object(given: object) -> object:
         raise BadInput(f"{given!r:.60} is no JSON object ({error}). Mend it, or give the texts themselves.") from None
 
 
+def pair_columns(first: str | None, second: str | None) -> tuple[ColumnSpec, ColumnSpec]:
+    """The columns of the two texts in a table of inputs."""
+    return (
+        ColumnSpec("first text", first, FIRST_NAMES, "first", "text"),
+        ColumnSpec("second text", second, (*POSITIVE_NAMES, *SECOND_NAMES), "second", "text"),
+    )
+
+
 def pair_of(given: object, first: str | None = None, second: str | None = None) -> tuple[str, str]:
     """The two texts of an input: a dictionary, a JSON object, a sequence of two, or a text with a tab between them.
 
@@ -167,7 +176,8 @@ def pair_of(given: object, first: str | None = None, second: str | None = None) 
         given = tuple(given.split("\t"))
     if isinstance(given, Mapping):
         folded = {str(name).casefold(): value for name, value in given.items()}
-        names = ((first,) if first else FIRST_NAMES, (second,) if second else SECOND_NAMES)
+        specs = pair_columns(first, second)
+        names = [(str(spec.given),) if spec.given else spec.names for spec in specs]
         picked = [next((folded[n.casefold()] for n in own if n.casefold() in folded), None) for own in names]
         if None in picked:
             raise BadInput(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...data.annotations.pairs import LabelledPair, read_pairs
 from ...data.json_values import JsonObject, ParsedObject
 from ...data.reading import Reading, split_of
+from ...data.tables import ColumnSpec
 from ...models.config import SequenceConfig
 from ...models.heads import ClassificationHeadConfig
 from ...models.tokenizers.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ from ..pretrained.pretrained import Pretrained
 from ..results import Result
 from ..target_task import TargetTask, stratified_split
 from ..task import Batch
-from .pair_inputs import PairInputs, swap
+from .pair_inputs import PairInputs, pair_columns, swap
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class TextPairs(TargetTask[PairsSettings, LabelledPair, PairInputs]):
     name = "pairs"
     Settings = PairsSettings
     reads_rows = True
+
+    @property
+    def row_columns(self) -> tuple[ColumnSpec, ColumnSpec]:
+        return pair_columns(self.settings.first, self.settings.second)
 
     def __init__(self, settings: PairsSettings, target: InputTarget, inputs: PairInputs) -> None:
         self.settings, self._target, self.inputs = replace(settings, target=target.kind), target, inputs

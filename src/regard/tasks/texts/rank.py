@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ from ...data.annotations.pairs import (
     read_rankings,
 )
 from ...data.reading import Reading, split
+from ...data.tables import ColumnSpec
 from ...settings import setting
 from ..losses.targets import ClassTarget, to_number
 from ..metrics.ranking import ranking_scores
@@ -60,6 +61,11 @@ class Rank(TextPairs):
     ) -> tuple[Reading[LabelledPair], Reading[LabelledPair]]:
         """(training data, validation data): a query is in one of them with all its candidates."""
         return split(reading, share, seed, by=lambda example: example.first)
+
+    @property
+    def row_columns(self) -> tuple[ColumnSpec, ColumnSpec]:
+        first, second = super().row_columns
+        return replace(first, role="query"), replace(second, role="candidate")
 
     def relevance(self, logits: Tensor) -> list[float]:
         """The expected relevance of each candidate."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ from torch.nn import functional
 from ...data.annotations.similarity import SimilarTexts, read_similarity
 from ...data.json_values import JsonObject, ParsedObject
 from ...data.reading import Reading
+from ...data.tables import ColumnSpec
 from ...errors import BadInput
 from ...models.config import SequenceConfig
 from ...models.model import Model
@@ -28,6 +29,7 @@ from ..pretrained.pretrained import Encoder, Pretrained
 from ..pretrained.texts import SubwordTexts
 from ..results import Regression
 from ..task import Batch, Scores, Task, require_tokenizer
+from .pair_inputs import pair_columns, pair_of
 
 COSENT_SCALE = 20.0
 """Factor of the cosines in the loss of scored pairs."""
@@ -60,6 +62,10 @@ class Similarity(Task[SimilaritySettings, SimilarTexts, SimilarTexts]):
     Settings = SimilaritySettings
     TRAINING = Training(batch_size=64)
     reads_rows = True
+
+    @property
+    def row_columns(self) -> tuple[ColumnSpec, ColumnSpec]:
+        return pair_columns(self.settings.first, self.settings.second)
 
     def __init__(
         self,
@@ -187,22 +193,9 @@ class Similarity(Task[SimilaritySettings, SimilarTexts, SimilarTexts]):
 
     def predict(self, model: Model, inputs: Sequence[object]) -> list[Regression]:
         """The cosine of each pair of texts: two texts with a tab between, or a row of a table."""
-        pairs = [self.pair_of(given) for given in inputs]
+        pairs = [pair_of(given, self.settings.first, self.settings.second) for given in inputs]
         cosines = self.cosines(model, [first for first, _ in pairs], [second for _, second in pairs]).tolist()
         return [Regression("\t".join(pair), (cosine,)) for pair, cosine in zip(pairs, cosines, strict=True)]
-
-    def pair_of(self, given: object) -> tuple[str, str]:
-        """The two texts of an input."""
-        if isinstance(given, Mapping):
-            texts = [str(value) for value in given.values()]
-            names = [self.settings.first, self.settings.second]
-            named = [str(given[name]) for name in names if name is not None and name in given]
-            first, second = named if len(named) == 2 else texts[:2] if len(texts) >= 2 else ("", "")
-        else:
-            first, _, second = str(given).partition("\t")
-        if not first or not second:
-            raise BadInput(f"An input is {str(given)!r:.60}. Give two texts with a tab between, or a table of them.")
-        return first, second
 
     def describe(self, examples: Sequence[SimilarTexts]) -> JsonObject:
         """Facts that `check` shows."""
