@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.machine import devices, versions
+from regard.machine import devices, fast_bfloat16, versions
 from regard.train.run import RunConfig, RunData, open_run, read_data, train_run
 from regard.train.trainer import TrainEvent
 
@@ -55,7 +55,7 @@ def make_config(name: str, args: argparse.Namespace, seed: int, changes: dict[st
         "batch_size": BATCH,
         "device": args.device,
         "seed": seed,
-        "precision": "bf16" if args.device == "cuda" else "no",
+        "precision": "bf16" if fast_bfloat16(args.device) else "no",
         "evaluate_every": 10**9,  # once, at the end
         "save_every": 10**9,
         "save_minutes": None,

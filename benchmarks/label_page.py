@@ -121,6 +121,7 @@ SIDES = {
     "scikit-learn: support vectors": "scikit-learn：支持向量机",
     "scikit-learn: logistic regression": "scikit-learn：逻辑回归",
 }
+DEFAULT_RATE = "regard, learning_rate 2e-4 (the default since)"
 CHINESE_DATA = {"breast cancer": "乳腺癌", "wine": "葡萄酒", "diabetes": "糖尿病"}
 
 
@@ -189,15 +190,23 @@ def tables_section(words: Mapping[str, Any], chinese: bool) -> list[str]:
 
 def fine_tuning(words: Mapping[str, Any]) -> list[str]:
     document, rows = load("finetune"), []
-    names = list(dict.fromkeys(side for own in document["tasks"].values() for side in own["sides"]))
-    for name, own in document["tasks"].items():
-        sides = [own["sides"].get(side) for side in names]
+    every = {name: named_sides(own) for name, own in document["tasks"].items()}
+    names = list(dict.fromkeys(side for sides in every.values() for side in sides))
+    for name, own in every.items():
+        sides = [own.get(side) for side in names]
         cells = ["" if side is None else f"{side['score']:.1f} ({side['median seconds']:.1f} s)" for side in sides]
         rows.append([name, *cells])
     goals = dict.fromkeys(f"{name.split()[0]} {own['goal']:g}" for name, own in document["tasks"].items())
     devices = dict.fromkeys(own["devices"][-1] for own in document["tasks"].values())
     text = words["tune text"].format(device=", ".join(devices), goals=", ".join(goals))
     return [f"## {words['tune']} {{#from}}", "", text, "", *table([words["tune head"], *names], rows), ""]
+
+
+def named_sides(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of each side; ours is named after its learning rate where that is not the Trainer's."""
+    ours, theirs = (task["settings"][side]["learning_rate"] for side in ("regard", "transformers"))
+    name = "regard" if ours == theirs else DEFAULT_RATE
+    return {name if side == "regard" else side: result for side, result in task["sides"].items()}
 
 
 def in_use(words: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """Facts about this machine: versions, devices, free memory, known problems."""
 
+import functools
 import os
 import platform
 import signal
@@ -109,6 +110,15 @@ def bfloat16_is_fatal() -> bool:
     code = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     return process.returncode == -signal.SIGILL
+
+
+@functools.cache
+def fast_bfloat16(device: str) -> bool:
+    """Whether a CPU ("cpu") or GPU ("cuda") has instructions for products of bfloat16, and they work."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    flags = next((line.split() for line in cpuinfo() if line.startswith("flags")), [])
+    return "avx512_bf16" in flags and not (advertises_amx() and bfloat16_is_fatal())
 
 
 def known_problems() -> list[str]:

@@ -276,7 +276,9 @@ class Training(Settings):
     evaluate_every: int | None = setting(None, "Steps between evaluations; once an epoch by default.", gt=0)
     save_every: int | None = setting(None, "Steps between checkpoints; once an epoch by default.", gt=0)
     save_minutes: float | None = setting(10.0, "Longest time in minutes between checkpoints; none is off.", gt=0)
-    precision: Literal["no", "bf16", "fp16"] = setting("no", "Mixed precision.")
+    precision: Literal["auto", "no", "bf16", "fp16"] = setting(
+        "no", "Mixed precision; auto is bf16 where the device multiplies it faster than float32, and else no."
+    )
     freeze: str = setting(
         "none",
         "Weights of the model that are not trained: none, embeddings, a number of layers from the first, or all.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 import regard as rg
@@ -30,6 +31,22 @@ def test_rates_fall_from_the_head_to_the_embeddings() -> None:
     assert factors["stack.blocks.1.attention.q.weight"] == 1.0
     assert factors["stack.blocks.0.feed_forward.up.bias"] == 0.5
     assert factors["embed.tokens.weight"] == factors["embed.norm.weight"] == 0.25
+
+
+def test_the_fused_optimizer_makes_the_same_steps() -> None:
+    weights = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model = classifier()
+        optimizer = make_optimizer(model, Training(layer_decay=0.5, learning_rate=0.01), fused=fused)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(5):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        weights.append(dict(model.named_parameters()))
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, msg=name)
 
 
 def test_one_rate_gives_the_two_groups_of_matrices_and_vectors() -> None:

@@ -332,6 +332,16 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
+@pytest.mark.parametrize("fast, precision", [(True, "bf16"), (False, "no"), (True, "bf16")])
+def test_auto_precision_is_what_the_device_computes_fast(
+    monkeypatch: pytest.MonkeyPatch, fast: bool, precision: str
+) -> None:
+    """Also in a process whose last run had another precision."""
+    monkeypatch.setattr(trainer, "fast_bfloat16", lambda device: fast)
+    assert make_accelerator(Training(device="cpu", precision="auto"), model()).mixed_precision == precision
+    assert make_accelerator(Training(device="cpu"), model()).mixed_precision == "no"
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(rg.Unsupported, match="no CUDA device"):

@@ -44,7 +44,7 @@ from .tensorboard import TensorBoardLogger
 from .trainer import EventCallback, Trainer, TrainEvent, TrainState
 
 RESUMABLE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "save_minutes", "tensorboard"}
-RESUMABLE |= {"sequence_parallel", "hang_minutes"}
+RESUMABLE |= {"sequence_parallel", "hang_minutes", "precision"}
 """Settings of training that may differ when a run is resumed."""
 
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ..data.batching import BatchSampler
 from ..data.json_values import ParsedObject
 from ..errors import BadInput, Missing, RegardError, Unsupported, explain_damage
+from ..machine import fast_bfloat16
 from ..models.model import Model, compile_blocks
 from ..nn.block import Stack
 from ..nn.experts import Experts
@@ -113,7 +114,8 @@ class Trainer:
             stack.checkpointing = training.gradient_checkpointing
         self.unsharded = UnshardedCopy(model) if self.accelerator.is_fsdp2 else None
         captures = captures_updates(training, self.accelerator)
-        fused = self.accelerator.device.type == "cuda"
+        device = self.accelerator.device.type
+        fused = device == "cuda" or (device == "cpu" and self.unsharded is None)  # one pass over weights and moments
         self.model: nn.Module
         self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model, training, captures, fused))
         self.cuda_graph = CudaGraphStep(lambda batch: self.step([(batch, True)], batch["count"])) if captures else None
@@ -521,12 +523,15 @@ def make_accelerator(training: Training, model: nn.Module) -> Accelerator:
     cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
     if cpu and training.precision == "fp16":
         raise Unsupported("precision is fp16, which needs a GPU. Give precision=bf16 or precision=no.")
+    precision = training.precision
+    if precision == "auto":
+        precision = "bf16" if fast_bfloat16("cpu" if cpu else "cuda") else "no"
+    if AcceleratorState._shared_state.get("_mixed_precision", precision) != precision:
+        AcceleratorState._reset_state()  # otherwise the first run of a process decides for all
     plugin, handlers = fsdp_plugin(), restart_handlers()
     if any(isinstance(module, LocalGlobal | Experts) for module in model.modules()):
         handlers.append(DistributedDataParallelKwargs(find_unused_parameters=True))
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # an earlier run of this process may have had another precision
-        AcceleratorState._reset_state()
-    accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=plugin, kwargs_handlers=handlers)
+    accelerator = Accelerator(mixed_precision=precision, cpu=cpu, fsdp_plugin=plugin, kwargs_handlers=handlers)
     use_fsdp_on_cpu(accelerator, plugin)
     return accelerator
 

@@ -110,3 +110,18 @@ def test_causal_scores_with_any_scale(score: type, scale: float) -> None:
     expected = rg.attend(q, k, v, **parts, backend="reference")
     for backend in ("sdpa", "auto", "auto"):  # the second call of a kind is a warm one
         torch.testing.assert_close(rg.attend(q, k, v, **parts, backend=backend), expected)
+
+
+def test_gradients_of_few_bfloat16_keys_on_a_cpu_are_rounded_once() -> None:
+    """torch's kernel computes them in float32, which takes a fifth of the time there."""
+    q, k, v = (torch.randn(2, 3, 9, 8).bfloat16().requires_grad_() for _ in range(3))
+    lengths = rg.Lengths(torch.tensor([9, 4]))
+    for _ in range(2):  # the second call of a kind is a warm one
+        output = rg.attend(q, k, v, mask=lengths, backend="sdpa")
+        wide = [x.detach().float().requires_grad_() for x in (q, k, v)]
+        expected = rg.attend(*wide, mask=lengths, backend="sdpa")
+        assert torch.equal(output, expected.bfloat16())
+        gradient = torch.randn_like(output)
+        expected.backward(gradient.float())
+        for x, y in zip(torch.autograd.grad(output, (q, k, v), gradient), wide, strict=True):
+            assert torch.equal(x, y.grad.bfloat16())

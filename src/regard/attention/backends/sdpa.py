@@ -42,6 +42,7 @@ CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUD
 CPU_ELEMENTS = 1 << 22  # elements up to which a CPU makes a tensor of a mask or bias, however few the queries and keys
 CACHED = 1 << 16  # elements up to which every plan on a CPU keeps its tensor; a few larger ones are kept together
 CACHED_TABLE = 1 << 18  # the same for a position's own table, as long as that does not change
+BF16_KEYS = 256  # keys from which torch's backward of bfloat16 on a CPU takes less time than that of float32
 
 LARGE_TENSORS = Storage(4)
 MaskTensor = tuple[Tensor, Tensor | None]
@@ -207,8 +208,15 @@ def run(call: Call) -> Tensor:
 
 
 def compute_dtype(call: Call) -> torch.dtype:
-    """The type torch's kernel computes in: float32 for float16 on a CPU, which is faster there and as exact as ours."""
-    return torch.float32 if call.q.dtype == torch.float16 and call.q.device.type == "cpu" else call.v.dtype
+    """The type torch's kernel computes in: on a CPU float32 for float16, and for bfloat16 with a gradient and few keys.
+
+    float32 is faster there and as exact as ours.
+    """
+    if call.q.device.type != "cpu" or call.q.dtype not in (torch.float16, torch.bfloat16):
+        return call.v.dtype
+    short = call.k.shape[2] < BF16_KEYS and torch.is_grad_enabled()
+    trains = short and any(x.requires_grad for x in (call.q, call.k, call.v))
+    return torch.float32 if call.q.dtype == torch.float16 or trains else call.v.dtype
 
 
 def prepare(call: Call) -> AttentionFunction | None:

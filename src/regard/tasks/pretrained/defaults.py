@@ -84,7 +84,7 @@ def fine_tuning(training: Training, task: str, pretrained: Pretrained, lora: boo
     dim = main_stack(pretrained).dim
     rate = next((rate for largest, rate in RATES if dim <= largest), 2e-5)
     shared: dict[str, object] = {"schedule": "linear", "betas": (0.9, 0.999), "weight_decay": 0.01, "warmup": 100}
-    shared["cuda_graph"] = task in PADDED
+    shared |= {"precision": "auto", "cuda_graph": task in PADDED}
     rate = 10 * rate if lora else rate
     if task in WITHOUT_HEAD:  # nothing is new
         batches = {"batch_size": LONG_INPUTS[task], "batch_tokens": None} if task in LONG_INPUTS else {}
