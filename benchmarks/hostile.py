@@ -27,6 +27,7 @@ def run_tests(file: str, **environment: str) -> list[tuple[bool, dict[str, Any]]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", str(ROOT / file), f"--junitxml={report}"]
+        command += ["-o", "junit_family=xunit1"]  # that of recorded properties
         subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False)
         cases = list(ElementTree.parse(report).iter("testcase"))
     recorded = [

@@ -1,6 +1,6 @@
 """Writes the figures of the last large runs into docs/reliability.md and docs/reliability.zh.md.
 
-python benchmarks/reliability.py            from benchmarks/results/{fuzz,hostile,kills,restarts,kernels-*}.json
+python benchmarks/reliability.py        from benchmarks/results/{fuzz,hostile,kills,restarts,nonfinite,kernels-*}.json
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ TEXTS = {
         "data_bombs": "bombs for data",
         "models_bombs": "bombs for models",
         "requests": "random requests to the lab",
+        "nonfinite": "| call | forward, µs | of it the look | with backward, µs | of it the look |",
         "none": "Not run yet.",
     },
     "zh": {
@@ -54,6 +55,7 @@ TEXTS = {
         "data_bombs": "数据炸弹",
         "models_bombs": "模型炸弹",
         "requests": "对实验室的随机请求",
+        "nonfinite": "| 调用 | 前向，µs | 其中检查 | 含反向，µs | 其中检查 |",
         "none": "尚未运行。",
     },
 }
@@ -143,10 +145,22 @@ def hostile_table(language: str) -> str:
     return table(texts["hostile"], [*rows, [texts["requests"], *counts, f"{found['max_seconds']:.1f} s", ""]])
 
 
+def nonfinite_table(language: str) -> str:
+    """What looking for NaN and infinity takes."""
+    result = read_result("nonfinite.json")
+    if result is None:
+        return TEXTS[language]["none"] + "\n"
+    rows = []
+    for row in result["rows"]:
+        cells = [(f"{row[kind]['us']:,.0f}", f"{row[kind]['cost']:.1%}") for kind in ("forward", "with backward")]
+        rows.append([row["call"], *cells[0], *cells[1]])
+    return table(TEXTS[language]["nonfinite"], rows)
+
+
 def fill_page(text: str, language: str) -> str:
     """A page with its tables as the results have them."""
     made = {"fuzz": fuzz_table, "kernels": kernels_table, "restarts": restarts_table}
-    made |= {"kills": kills_table, "hostile": hostile_table}
+    made |= {"kills": kills_table, "hostile": hostile_table, "nonfinite": nonfinite_table}
     return MARKED.sub(lambda found: f"{found[1]}{made[found[2]](language)}{found[3]}", text)
 
 

@@ -442,6 +442,8 @@ def reader():
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused(write, tmp_path, reader, record_property, name):
     file, make, call, message = BOMBS[name]
+    if "views" in name and not hasattr(pa, "list_view"):
+        pytest.skip("this pyarrow has no views")
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(make())

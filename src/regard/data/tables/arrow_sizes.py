@@ -5,6 +5,7 @@ Dictionaries, views and runs refer to the same bytes many times: a file of a meg
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 CELL_BYTES = 64
@@ -33,8 +34,9 @@ def unpacked_size(array: Any) -> int:
 
 def dictionary_size(array: Any) -> int:
     """Bytes of the values that the indices of a dictionary refer to."""
-    from pyarrow import compute, types
+    from pyarrow import types
 
+    compute: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
     values, kind = array.dictionary, array.dictionary.type
     if types.is_nested(kind) or types.is_dictionary(kind) or "view" in str(kind):
         raise ValueError(f"it has a dictionary of {str(kind)[:80]}, which is not read")
