@@ -384,6 +384,8 @@ BOMBS = {
     "columns": ("a.csv", lambda: b"a," * 200_000 + b"b\n1\n", "read_texts(path)", "REGARD_MAX_TABLE_COLUMNS"),
 }
 
+NEW_TYPES = ("Arrow of views of one text", "Arrow of views of one list", "Arrow of one run")
+
 SCRIPT = r"""
 import json, re, sys, time
 from pathlib import Path
@@ -442,8 +444,8 @@ def reader():
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused(write, tmp_path, reader, record_property, name):
     file, make, call, message = BOMBS[name]
-    if "views" in name and not hasattr(pa, "list_view"):
-        pytest.skip("this pyarrow has no views")
+    if name in NEW_TYPES and not hasattr(pa, "list_view"):
+        pytest.skip("this pyarrow cannot write such columns")
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(make())
