@@ -54,6 +54,15 @@ def test_a_sum_over_few_rows_may_err_by_what_cancels_in_it(seed: int) -> None:
     assert all(x.agrees for x in compare_backends(case, ["blockwise"]))
 
 
+def test_a_float16_table_of_few_pairs_has_its_gradient_summed_in_float32() -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v, table = (torch.randn(size, generator=g) for size in ((1, 2, 2, 8), (1, 2, 53, 8), (1, 2, 53, 5), (2, 7)))
+    mask = rg.Documents(torch.arange(53)[None] // 30)
+    case = Case(*(x.double() for x in (q, k, v)), rg.Dot(), rg.Bias(table.double(), zero=6), mask, dtype=torch.float16)
+    found = {x.name: x for x in compare_backends(case, ["sdpa"])}
+    assert found["gradient of position.table"].agrees, found
+
+
 def test_a_call_is_a_function_of_seed_and_number() -> None:
     first, again, other = (make_case(CallSource(seed, "cpu"), 7) for seed in (5, 5, 6))
     assert str(first) == str(again) and torch.equal(first.q, again.q)

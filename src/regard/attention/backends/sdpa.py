@@ -377,7 +377,8 @@ def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
         else:
             allowed, dead = allowed_pairs(call.mask, call.grid)
         i, j = call.grid.indices()
-        bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
+        q = call.q.to(compute_dtype(call))  # in whose type the gradient of a table is summed
+        bias = call.position.score_bias(q, call.k, 1.0, i - j)
         bias = torch.as_tensor(bias, device=call.q.device).to(compute_dtype(call))
         bias = bias.masked_fill(~allowed, -torch.inf)
         return (pad_rows(bias) if call.q.is_cuda else bias), dead
