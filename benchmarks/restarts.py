@@ -5,7 +5,8 @@
 A small tagger is trained on two processes by `torchrun --max-restarts` and `regard train`. In each job a random process
 is killed (`kill -9`) several times, each time after some new steps. The job must end by itself, and its weights and the
 states of its last checkpoint must be those of a job that nobody disturbed, bit for bit, with no half-written file left.
-Jobs alternate between a fixed port and a port that torchrun chooses.
+Jobs alternate between a fixed port and a port that torchrun chooses. A run that was stopped continues where the file of
+its results ends.
 
     python benchmarks/restarts.py --gpus 1 --kills 2 --jobs 1
 
@@ -264,15 +265,20 @@ def main() -> None:
             result = json.loads(given.out.read_text()) if given.out.is_file() else {}
             given.out.write_text(json.dumps({**result, "elastic": elastic}, indent=1) + "\n")
         sys.exit(bool(elastic["status"]))
-    rng, start = random.Random(given.seed), time.monotonic()
+    start = time.monotonic()
     gpus, backend = given.gpus, "nccl" if given.gpus else "gloo"
     command = "python benchmarks/restarts.py --kills N" + f" --gpus {gpus}" * bool(gpus)
     result = {"command": command, "ranks": gpus or RANKS, "backend": backend, "jobs": 0}
-    result |= {"jobs_resumed": 0, "kills": 0, "same_bits": 0, "half_written_files": 0}
+    result |= {"jobs_resumed": 0, "kills": 0, "same_bits": 0, "half_written_files": 0, "seconds": 0}
+    if given.out is not None and given.out.is_file():
+        earlier = json.loads(given.out.read_text())
+        result |= earlier if earlier["command"] == command else {}
+    before = result["seconds"]
     with tempfile.TemporaryDirectory() as folder:
         data = write_data(Path(folder) / "train.conllu")
         undisturbed = start_job(data, Path(folder) / "undisturbed", given.steps, 0, False, gpus)
-        for number in range(given.jobs):
+        for number in range(result["jobs"], given.jobs):
+            rng = random.Random(f"{given.seed} {number}")
             kills = given.kills // given.jobs + (number < given.kills % given.jobs)
             out = Path(folder) / f"job-{number}"
             status, made = run_job(data, out, given.steps, kills, rng, number % 2 == 0, gpus)
@@ -284,7 +290,7 @@ def main() -> None:
             result["kills"] += made
             result["same_bits"] += same
             result["half_written_files"] += len(half_written(out))
-            result["seconds"] = round(time.monotonic() - start)
+            result["seconds"] = before + round(time.monotonic() - start)
             print(f"job {number}: {made} kills, status {status}, same bits: {same}", flush=True)
             if status:
                 print(out.with_suffix(".log").read_text()[-2000:], flush=True)

@@ -57,6 +57,8 @@ EXPANSION = Limit("expansion", 100, "bytes out of each packed byte")
 """How much a packed file may grow beyond `FREE_BYTES`. Text grows 3 to 20 times, a bomb 1,000 times."""
 FREE_BYTES = 2**27
 """Bytes that a packed file may grow to however small it is."""
+PICTURE_BYTES = 10**8
+"""Bytes of pixels, 4 for each, that an image may grow to however small its file is."""
 ROW_BYTES, CELL_BYTES = 400, 16
 """What a row and a cell of a text take in memory beside their letters; they count as bytes of a packed file."""
 IMAGE_PIXELS = Limit("image_pixels", 50_000_000, "pixels")
@@ -65,6 +67,7 @@ SOUND_SAMPLES = Limit("sound_samples", 2**26, "samples")
 """Of a recording, all channels together, before and after resampling: 70 minutes at 16 kHz."""
 TABLE_CELLS = Limit("table_cells", 200_000_000, "cells")
 TABLE_COLUMNS = Limit("table_columns", 50_000, "columns")
+CELL_LETTERS = Limit("cell_letters", 2**24, "letters in a cell")
 JSON_DEPTH = Limit("json_depth", 64, "levels of nesting")
 JSON_BYTES = Limit("json_bytes", 48 * 2**20, "bytes of JSON")
 """Of a JSON file of a model, such as tokenizer.json, and of the header of a safetensors file."""
@@ -74,6 +77,7 @@ DIGITS = Limit("digits", 400, "characters in a number")
 NAME_LENGTH = Limit("name_length", 1024, "characters in a name")
 """Of a tensor or a word with a vector."""
 TENSOR_DIMS = Limit("tensor_dims", 16, "dimensions of a tensor")
+TOKENIZER_GROWTH = Limit("tokenizer_growth", 2**14, "letters or tokens out of one letter")
 VOCABULARY_BYTES = Limit("vocabulary_bytes", 64 * 2**20, "bytes of a vocabulary")
 EXTRA_TOKENS = Limit("extra_tokens", 10_000, "extra tokens")
 VECTOR_NUMBERS = Limit("vector_numbers", 2**30, "numbers of word vectors")

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.bench.differential.check_kernels import CallSource, make_case, run_calls, run_processes, usable_backends
 from regard.bench.differential.coverage import part_names
+from regard.bench.differential.oracle import Case, cancellation_sizes, compare_backends, random_gradient
 from regard.cli import app
 
 
@@ -34,6 +35,32 @@ def test_a_wrong_backend_is_found_with_its_call(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rg, "attend", attend_off_by_little)
     report = run_calls(CallSource(0, "cpu"), 4)
     assert report.failed and "--first 0 --calls 1" in report.failures[0] and "blockwise" in " ".join(report.failures)
+
+
+@pytest.mark.parametrize("seed", [14, 15])
+def test_a_sum_over_few_rows_may_err_by_what_cancels_in_it(seed: int) -> None:
+    """Each query sees one key: the formula's gradient of scores is 0 exactly, that of a recomputed weight is not."""
+    g = torch.Generator().manual_seed(seed)
+    sizes = (1, 1, 7, 33), (1, 1, 53, 33), (1, 1, 53, 8), (1, 33)
+    q, k, v, weight = (torch.randn(size, generator=g, dtype=torch.float64) for size in sizes)
+    slopes = rg.Alibi(torch.tensor([0.002], dtype=torch.float64))
+    case = Case(q, k, v, rg.Additive(weight), slopes, rg.RandomBlocks(1, 1, seed), seed=seed)
+    flow = random_gradient(torch.empty(1, 1, 7, 8), torch.float64, seed).abs()
+    distances = torch.arange(46, 53)[:, None] - torch.arange(53)
+    seen = rg.RandomBlocks(1, 1, seed).dense(7, 53)[..., :7, :].reshape(7, 53)
+    terms = (flow[0, 0] @ v[0, 0].abs().mT).amax(1) * (distances.abs() * seen).amax(1)
+    size = cancellation_sizes(case)["gradient of position.slopes"]
+    assert terms.norm() / 2 < size <= terms.sum() * (1 + 1e-9)
+    assert all(x.agrees for x in compare_backends(case, ["blockwise"]))
+
+
+def test_a_float16_table_of_few_pairs_has_its_gradient_summed_in_float32() -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v, table = (torch.randn(size, generator=g) for size in ((1, 2, 2, 8), (1, 2, 53, 8), (1, 2, 53, 5), (2, 7)))
+    mask = rg.Documents(torch.arange(53)[None] // 30)
+    case = Case(*(x.double() for x in (q, k, v)), rg.Dot(), rg.Bias(table.double(), zero=6), mask, dtype=torch.float16)
+    found = {x.name: x for x in compare_backends(case, ["sdpa"])}
+    assert found["gradient of position.table"].agrees, found
 
 
 def test_a_call_is_a_function_of_seed_and_number() -> None:

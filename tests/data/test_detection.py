@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers.image_transforms import corners_to_center_format
 
 from regard.data.detection import read_boxes
 from regard.data.images import ImageBytes, ImageFile, load_image
@@ -63,10 +62,11 @@ def images(write):
 
 def check(reading):
     """The boxes are those of CORNERS as transformers turns them into centres, in shares of the image."""
+    transforms = pytest.importorskip("transformers.image_transforms")
     assert [one.name for one in reading.strict().examples] == list(CORNERS)
     for n, one in enumerate(reading.examples):
         boxes = CORNERS[one.name]
-        wanted = corners_to_center_format(torch.tensor([box[1:] for box in boxes], dtype=torch.float32))
+        wanted = transforms.corners_to_center_format(torch.tensor([box[1:] for box in boxes], dtype=torch.float32))
         wanted = wanted / torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
         assert torch.allclose(one.boxes, wanted, atol=1e-6)
         assert one.labels == tuple(box[0] for box in boxes) and one.size == (HEIGHT, WIDTH)

@@ -56,3 +56,17 @@ def test_crashes_are_counted_and_the_other_inputs_run(monkeypatch):
     monkeypatch.setattr(readers, "run_input", crash_at_three)
     report = readers.run_family("csv", 0, 6)
     assert report.crashes == 1 and report.inputs == 6
+
+
+def test_a_run_in_which_nothing_was_read_is_no_success():
+    report = readers.Report(inputs=readers.BATCH, faults=readers.BATCH)
+    assert report.over_limits
+    report.read = 1
+    assert not report.over_limits
+    report.guarded["MemoryError"] += 1
+    assert report.over_limits
+
+
+def test_files_are_read_within_the_memory_of_a_subprocess():
+    report = readers.run_family("csv", 0, 60)
+    assert report.read > 10 and not report.guarded

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import os
+import tarfile
+import threading
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
 import regard as rg
 from regard.assets import resolve_folder
+from regard.data import read_boxes
+from regard.data.files import CHUNK, read_bytes
 from regard.data.graphs.edge_parts import find_ends
+from regard.data.images import decode_image
+from regard.data.tables.arrow_sizes import CELL_BYTES, unpacked_size
 from regard.tasks.inputs.words.features import WordFeatures
 
 
@@ -25,3 +36,72 @@ def test_columns_of_the_same_name_are_two_columns() -> None:
     assert find_ends(["", ""]) == (0, 1)
     assert find_ends(["target", "source", "target"]) == (1, 0)
     assert find_ends(["source", "source"]) == (0, 1)
+
+
+def test_an_image_is_only_decoded_in_a_format_of_images() -> None:
+    """For EPS pillow starts Ghostscript, whatever the file is named."""
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(run) print\nshowpage\n%%EOF\n"
+    with pytest.raises(rg.BadInput, match="no format that is known"):
+        decode_image(program, "a.png", 3)
+
+
+def test_a_member_of_impossible_size_is_a_fault_of_the_archive(tmp_path: Path) -> None:
+    header = bytearray(tarfile.TarInfo("a.png").tobuf())
+    header[124:136], header[148:156] = b"\x80" + b"\x7f" * 11, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(1024))
+    (tmp_path / "a.csv").write_text("image,label,xmin,ymin,xmax,ymax\na.png,x,1,2,3,4\n")
+    faults = read_boxes([tmp_path / "a.csv", tmp_path / "a.tar"]).faults
+    assert "is no tar file that can be read" in str(faults[0]) and not faults[0].cause
+
+
+def test_reading_asks_for_no_more_memory_than_the_file_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Watched(io.FileIO):
+        def read(self, size: int = -1) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    (tmp_path / "a.txt").write_bytes(b"abc")
+    monkeypatch.setattr(Path, "open", lambda path, mode: Watched(path, mode))
+    assert read_bytes(tmp_path / "a.txt") == b"abc" and 0 < max(asked) <= CHUNK
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    data = b"a line\n" * 300_000
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(data))
+    writer.start()
+    found = read_bytes(tmp_path / "pipe")
+    writer.join()
+    assert found == data
+
+
+@pytest.mark.parametrize(
+    ("array", "size"),
+    [
+        (pa.array(["abc", "d"]), 2 * CELL_BYTES + 4),
+        (pa.array(["abc", "d", "abc"]).dictionary_encode(), 3 * CELL_BYTES + 7),
+        (pa.array([1.0, 2.0, 1.0]).dictionary_encode(), 3 * CELL_BYTES + 24),
+        (pa.array([["abc", "d"], [], None]), 5 * CELL_BYTES + 4),
+        (pa.array([{"a": "abc", "b": None}]), 3 * CELL_BYTES + 3),
+    ],
+)
+def test_the_size_of_values_is_known_before_they_are_made(array: pa.Array, size: int) -> None:
+    assert size <= unpacked_size(array) <= size + 40  # offsets and bits of validity
+
+
+@pytest.mark.skipif(not hasattr(pa, "string_view"), reason="this pyarrow has no views")
+def test_texts_in_views_count_as_often_as_they_are_seen() -> None:
+    texts = pa.array(["abc", "a text of more than twelve letters"], pa.string_view())
+    assert unpacked_size(texts) == 2 * CELL_BYTES + 37 and unpacked_size(texts[1:]) == CELL_BYTES + 34
+
+
+@pytest.mark.skipif(not hasattr(pa, "list_view"), reason="this pyarrow has no views")
+def test_types_that_repeat_values_without_end_are_refused() -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array(["a"]))
+    lists = pa.array([[1]], pa.list_view(pa.int64()))
+    for array in (runs, lists):
+        with pytest.raises(ValueError, match="which is not read"):
+            unpacked_size(array)

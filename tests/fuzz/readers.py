@@ -48,7 +48,7 @@ def families() -> dict[str, Family]:
 
 SLOW, LARGE = 5.0, 1024.0
 """Seconds of the processor for an input, and MiB of memory that a family may take beyond its start."""
-BATCH, PART = 1000, 2000
+BATCH, PART = 1000, 500
 """Inputs of a subprocess, and inputs after which the results are written."""
 ADDRESSES = 8 << 30
 """Bytes that a subprocess may ask for: an input that asks for more is over the limit, and the machine goes on."""
@@ -87,7 +87,9 @@ class Report:
 
     @property
     def over_limits(self) -> bool:
-        return bool(self.foreign or self.crashes or self.slow or self.max_mib > LARGE)
+        """Whether something left a reader that should not, or nothing was read: then nothing was tested either."""
+        unread = self.inputs >= BATCH and not self.read
+        return bool(unread or self.foreign or self.guarded or self.crashes or self.slow or self.max_mib > LARGE)
 
     def add(self, other: Report) -> None:
         for name in ("inputs", "read", "faults", "refused", "crashes", "slow", "seconds"):

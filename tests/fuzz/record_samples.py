@@ -31,7 +31,7 @@ def list_run(folder: Path) -> Opened:
     summary = summarize_run(folder)
     main = summary["main"]
     curves = read_curves(folder), overview_curves(folder, main if isinstance(main, str) else None)
-    models = [entry.as_dict() for entry in ModelLibrary([folder]).entries().values()]
+    models = [entry.as_dict() for entry in ModelLibrary([folder], shipped=False).entries().values()]
     return Opened((summary, *curves, read_samples(folder), read_settings(folder), models))
 
 

@@ -366,13 +366,13 @@ def test_folders_of_data(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_before_its_first_checkpoint_has_one_log(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     given = "classify", "--train", films(tmp_path / "a.csv"), "--out", tmp_path / "out", "--set", "tensorboard=true"
     assert run_training(*given).exit_code == 0
     shutil.rmtree(tmp_path / "out" / "checkpoints")
     assert run_training(*given).exit_code == 0
     steps = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text("utf8").splitlines()]
     assert [line["step"] for line in steps if line["kind"] == "step"] == [1, 2]
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = events.EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     board.Reload()
     assert [one.step for one in board.Scalars("train/loss")] == [1, 2]

@@ -122,7 +122,8 @@ def tar_members(path: Path) -> dict[str, ImageFile | ImageBytes]:
         with tarfile.open(path) as archive:
             plain = is_uncompressed_tar(path)
             for count, member in enumerate(archive, 1):
-                message = ARCHIVE_MEMBERS.excess(count) or expansion_excess(packed, member.offset_data + member.size)
+                size = member.offset_data + member.size
+                message = ARCHIVE_MEMBERS.excess(count) or expansion_excess(packed, size, rows=count)
                 if message and not plain:
                     raise_fault(path, message)
                 if not member.isfile() or file_extension(Path(member.name)) not in ENDINGS:
@@ -135,7 +136,7 @@ def tar_members(path: Path) -> dict[str, ImageFile | ImageBytes]:
                     content = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
                     image = ImageBytes(content, f"{path}: {member.name}")
                 images[PurePosixPath(member.name).name] = images[member.name.removeprefix("./")] = image
-    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
         raise_fault(path, f"is no tar file that can be read: {error}.")
     return images
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from ..errors import BadInput
 from ..limits import FILE_BYTES, PATH_LENGTH, expansion_excess
@@ -71,7 +72,7 @@ def read_bytes(path: Path) -> bytes:
     """The bytes of a file, decompressed if it is gzip; `MalformedData` if it is empty, too large or broken."""
     try:
         with path.open("rb") as file:
-            data = file.read(FILE_BYTES.value + 1)
+            data = read_up_to(file, FILE_BYTES.value + 1)
     except OSError as error:
         raise_fault(path, f"cannot be opened: {error.strerror}.")
     if message := FILE_BYTES.excess(len(data)):
@@ -81,6 +82,16 @@ def read_bytes(path: Path) -> bytes:
     if not data:
         raise_fault(path, "the file is empty.")
     return data
+
+
+def read_up_to(file: BinaryIO, most: int) -> bytes:
+    """At most so many bytes of an open file, without asking for more memory than the file needs."""
+    chunks = [file.read(min(most, os.fstat(file.fileno()).st_size))]
+    size = len(chunks[0])
+    while size < most and (chunk := file.read(min(CHUNK, most - size))):  # a pipe says no size
+        chunks.append(chunk)
+        size += len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def unpack_gzip(path: Path) -> bytes:

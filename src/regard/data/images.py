@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, Missing
-from ..limits import FILE_BYTES, IMAGE_PIXELS
+from ..limits import FILE_BYTES, IMAGE_PIXELS, PICTURE_BYTES, expansion_excess
 from .arrays import Arrays
-from .files import Paths, file_format, resolve_paths
+from .files import Paths, file_format, read_up_to, resolve_paths
 from .listing import PATH_NAMES, ListedFile, class_folders, listed_files
 from .reading import FaultCollector, MalformedData, Reading, ReadingBuilder, is_foreign, raise_fault, raise_fault_from
 from .tables import ColumnSpec, Row, find_columns, find_split_column, read_table, split_in_row
@@ -32,6 +32,8 @@ ENDINGS = ("jpg", "jpeg", "png", "gif", "bmp", "webp", "tif", "tiff", "ppm", "pg
 IMAGE_NAMES = ("image", "image_path", "image_id", "img", "picture", "photo", *PATH_NAMES, "图片", "图像")
 CAPTION_NAMES = ("caption", "description", "name", *TEXT_NAMES, "描述", "说明")
 PIXELS = ("x", "images", "image", "pixels", "data")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+"""What is decoded, whatever a file is named: pillow has many formats, and starts a program for one of them (EPS)."""
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 ENDS = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND\xaeB`\x82"}
 """The first two bytes of JPEG and PNG files, and the marker near the end of a complete one."""
@@ -54,7 +56,7 @@ class ImageFile:
         try:
             with self.path.open("rb") as file:
                 file.seek(self.start)
-                return file.read(FILE_BYTES.value if self.length is None else self.length)
+                return read_up_to(file, FILE_BYTES.value if self.length is None else self.length)
         except (OSError, ValueError, OverflowError) as error:
             raise BadInput(f"{self} cannot be opened: {error}. Give a file that can be read.") from None
 
@@ -123,12 +125,17 @@ def load_image(image: Picture, channels: int | None = None) -> Tensor:
 
 def decode_image(data: bytes, name: str, channels: int) -> Tensor:
     """The pixels of an encoded image, rotated as its EXIF data says."""
-    pillow = import_pillow()
+    import_pillow()
     from PIL import ImageOps
 
-    with explain_image_errors(name), pillow.open(io.BytesIO(data)) as image:
-        check_pixels(name, image.size)
+    with explain_image_errors(name), open_image(data) as image:
+        check_pixels(name, image.size, len(data))
         return as_tensor(ImageOps.exif_transpose(image), channels)
+
+
+def open_image(data: bytes) -> Image.Image:
+    """An encoded image as pillow opens it: its header is read, its pixels are not yet decoded."""
+    return import_pillow().open(io.BytesIO(data), formats=FORMATS)
 
 
 @contextmanager
@@ -150,9 +157,10 @@ def explain_image_errors(name: str) -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS = limit
 
 
-def check_pixels(name: str, size: tuple[int, int]) -> None:
-    """`BadInput` for an image that is too large."""
-    if message := IMAGE_PIXELS.excess(size[0] * size[1]):
+def check_pixels(name: str, size: tuple[int, int], packed: int) -> None:
+    """`BadInput` for an image that is too large, also for the bytes of its file."""
+    pixels = size[0] * size[1]
+    if message := IMAGE_PIXELS.excess(pixels) or expansion_excess(packed, 4 * pixels, PICTURE_BYTES):
         raise BadInput(f"{name} is {size[0]} × {size[1]} large: {message}")
 
 
@@ -209,10 +217,9 @@ def check_image(image: ImageFile | ImageBytes) -> tuple[int, int]:
     data = image.bytes()
     if not data:
         raise BadInput(f"{image} is empty. Get the image again, or leave it out.")
-    pillow = import_pillow()
-    with explain_image_errors(str(image)), pillow.open(io.BytesIO(data)) as opened:
+    with explain_image_errors(str(image)), open_image(data) as opened:
         width, height = opened.size
-        check_pixels(str(image), opened.size)
+        check_pixels(str(image), opened.size, len(data))
         orientation = opened.getexif().get(0x0112, 1)
         rotated = isinstance(orientation, int) and orientation >= 5  # EXIF orientations that swap the sides
         if ENDS.get(data[:2], b"\0no") not in data[-1024:]:

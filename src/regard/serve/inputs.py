@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import ENDINGS as IMAGE_ENDINGS
-from ..data.images import import_pillow
+from ..data.images import open_image
 from ..data.json_values import JsonValue
 from ..data.sound import ENDINGS as SOUND_ENDINGS
 from ..data.sound import Samples
@@ -157,9 +157,8 @@ class RequestReader:
         raise RefusedRequest(415, "media_type", "This model reads texts. Send application/json.")
 
     def check_image(self, data: bytes) -> None:
-        pillow = import_pillow()
         try:
-            with pillow.open(io.BytesIO(data)) as image:
+            with open_image(data) as image:
                 pixels = image.width * image.height
         except Exception:  # of pillow's many formats
             raise RefusedRequest(422, "bad_input", "The image is in no known format. Send a JPEG or PNG.") from None

@@ -117,6 +117,9 @@ LOAD, ENCODE, VECTORS = (
     "rg.nn.read_vectors(path / 'vectors.gz')",
 )
 PATTERN = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}
+DOUBLING = [{"type": "Replace", "pattern": {"String": "t"}, "content": "tt"}] * 40
+PIECE = {"Sequence": {"id": "A", "type_id": 0}}
+TEMPLATE = {"type": "TemplateProcessing", "single": [PIECE] * 10**5, "pair": [PIECE], "special_tokens": {}}
 PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": ""}
 BOMBS = {
     "a header of 2⁶³ bytes": ("regard", sparse("model.safetensors", 2**20, b"\xff" * 7 + b"\x7f{"), LOAD, "is not a"),
@@ -161,6 +164,26 @@ BOMBS = {
     "a normalizer that panics": (
         *("regard", setting("tokenizer.json", "normalizer", value=PRECOMPILED)),
         *(LOAD, "not a tokenizer"),
+    ),
+    "a letter doubled 40 times": (
+        *("regard", setting("tokenizer.json", "normalizer", value={"type": "Sequence", "normalizers": DOUBLING})),
+        *(ENCODE, "REGARD_MAX_TOKENIZER_GROWTH"),
+    ),
+    "a text of 40 MB before every other": (
+        *("regard", setting("tokenizer.json", "normalizer", value={"type": "Prepend", "prepend": "the " * 10**7})),
+        *(ENCODE, "REGARD_MAX_TOKENIZER_GROWTH"),
+    ),
+    "a decoder that doubles 40 times": (
+        *("regard", setting("tokenizer.json", "decoder", value={"type": "Sequence", "decoders": DOUBLING})),
+        *("rg.load(path).tokenizer.decode([5, 6])", "REGARD_MAX_TOKENIZER_GROWTH"),
+    ),
+    "a text 100,000 times": (
+        *("regard", setting("tokenizer.json", "post_processor", value=TEMPLATE)),
+        *(ENCODE, "REGARD_MAX_TOKENIZER_GROWTH"),
+    ),
+    "a negative number of heads": (
+        *("huggingface", setting("config.json", "num_attention_heads", value=-1)),
+        *(LOAD, "must not be negative"),
     ),
     "10⁹ extra tokens": ("regard", t5_with_extra_ids, LOAD, "REGARD_MAX_EXTRA_TOKENS"),
     "a number of 4 MB in spiece.model": ("regard", spiece_of_one_number, LOAD, "64 bits"),
@@ -224,10 +247,11 @@ def loader(models: Path):
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused(models: Path, tmp_path: Path, loader, name: str) -> None:
+def test_bombs_are_refused(models: Path, tmp_path: Path, loader, record_property, name: str) -> None:
     format, make, call, words = BOMBS[name]
     folder = shutil.copytree(models / format, tmp_path / "model")
     make(folder)
     message, seconds, mib = loader(folder, call)
+    record_property("seconds", seconds), record_property("mib", mib)  # for benchmarks/hostile.py
     assert message.startswith("refused: ") and words in message, message[:500]
     assert seconds < 5 and mib < 500, (seconds, mib)

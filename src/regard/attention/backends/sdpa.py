@@ -416,6 +416,7 @@ def make_mask_tensor(call: Call, dtype: torch.dtype | None = None) -> tuple[Tens
         else:
             allowed, dead = allowed_pairs(call.mask, call.grid)
         i, j = call.grid.indices()
+        # the gradient of a table is summed in the exact type
         bias = call.position.score_bias(call.q[:, :, :1, :1].to(call.exact), call.k, 1.0, i - j)
         bias = torch.as_tensor(bias, device=call.q.device).to(dtype)
         bias = bias.masked_fill(~allowed, -torch.inf)

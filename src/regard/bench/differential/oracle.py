@@ -27,6 +27,7 @@ from regard.errors import RegardError
 # of values: of a score that is computed again, and of the log-sum-exp that it is compared with (see
 # `weight_gradient_size`).
 ULPS = 8
+SIGN_DRAWS = 8
 OF_VALUES = ("gradient of v", "gradient of edges.values")
 
 
@@ -116,7 +117,8 @@ def cancellation_sizes(case: Case) -> dict[str, float]:
     """How large the numbers are that cancel in each gradient.
 
     The gradient of a row's scores is p · (d_output·v − δ). Here the difference is replaced by what either side is made
-    of, Σ |d_output| |v|, with a random sign a row, and goes on to every tensor as the true one does.
+    of, Σ |d_output| |v|, with a random sign a row, and goes on to every tensor as the true one does. Random signs
+    cancel by chance in a sum over few rows, so the largest of several draws counts; none exceeds the sum of the sizes.
     """
     leaves, parts = make_leaves(case, torch.float64, torch.float64)
     q, k, v = (leaves[name] for name in "qkv")
@@ -131,16 +133,21 @@ def cancellation_sizes(case: Case) -> dict[str, float]:
             "bhid,bhijd->bhij", flow, reference.for_every_pair(values, "values", call.edges, call).abs()
         )
     terms = terms.amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
-    signs = torch.randint(2, terms.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
     weights = reference.softmax(score, call.sink)
-    off = (weights * terms * signs).detach()
-    total = (score.masked_fill(score == -torch.inf, 0.0) * off).sum()
-    if call.sink is not None:
-        taken = (1.0 - weights.sum(-1, keepdim=True)) * terms * signs
-        total = total + (call.sink.head_logits(q)[:, None, None] * taken.detach()).sum()
-    actual = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    sizes = {f"gradient of {name}": 0.0 if g is None else largest(g) for name, g in zip(leaves, actual, strict=True)}
-    return sizes | {"recomputed weights": weight_gradient_size(score.detach(), weights.detach(), flow, case)}
+    finite = score.masked_fill(score == -torch.inf, 0.0)
+    generator, sizes = torch.Generator().manual_seed(case.seed), dict.fromkeys(leaves, 0.0)
+    for _ in range(SIGN_DRAWS):
+        signed = terms * (torch.randint(2, terms.shape, generator=generator) * 2 - 1)
+        total = (finite * (weights * signed).detach()).sum()
+        if call.sink is not None:
+            taken = (1.0 - weights.sum(-1, keepdim=True)) * signed
+            total = total + (call.sink.head_logits(q)[:, None, None] * taken.detach()).sum()
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, retain_graph=True)
+        sizes = {
+            name: max(sizes[name], 0.0 if g is None else largest(g)) for name, g in zip(leaves, found, strict=True)
+        }
+    gradients = {f"gradient of {name}": size for name, size in sizes.items()}
+    return gradients | {"recomputed weights": weight_gradient_size(score.detach(), weights.detach(), flow, case)}
 
 
 def weight_gradient_size(score: Tensor, weights: Tensor, flow: Tensor, case: Case) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -115,8 +116,10 @@ def read_text_blocks(path: Path) -> Iterator[Block]:
             continue
         try:
             options = {"delimiter": delimiter, "comments": None, "usecols": columns, "ndmin": 2}
-            rows = numpy.loadtxt(lines, numpy.int64, encoding="utf-8", **options)
-        except (ValueError, UnicodeDecodeError):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 reads 1e99 as a whole number of its own
+                rows = numpy.loadtxt(lines, numpy.int64, encoding="utf-8", **options)
+        except (ValueError, UnicodeDecodeError, DeprecationWarning):
             raise_first_fault(path, line, lines, columns, delimiter)
         yield partial(nth_line, lines, line), rows
 

@@ -15,12 +15,11 @@ from ...errors import Missing
 from ...limits import JSON_BYTES, TABLE_CELLS, TABLE_COLUMNS, expansion_excess
 from ..json_values import ParsedObject
 from ..reading import raise_fault
+from .arrow_sizes import unpacked_size
 from .json_rows import flatten_object
 from .table import Cell, Row, Table, plain_value
 
 BATCH = 1024
-CELL_BYTES = 64
-"""What a cell takes in memory at least."""
 INDEX_PREFIX = "__index_level_"
 """Columns in which pandas saves its row numbers."""
 MAX_THRIFT = 64 * 2**20
@@ -52,8 +51,6 @@ class Schema(Protocol):
 
 class Column(Protocol):
     """The part of pyarrow's array that is read."""
-
-    nbytes: int
 
     def to_pylist(self) -> list[object]: ...
 
@@ -135,18 +132,17 @@ def read_rows(path: Path, batches: Iterator[RecordBatch]) -> Iterator[list[Cell]
     for batch in batches:
         batch.validate(full=True)
         chosen = {
-            name: plain_column(batch.column(n))
-            for n, name in enumerate(batch.schema.names)
-            if not name.startswith(INDEX_PREFIX)
+            name: batch.column(n) for n, name in enumerate(batch.schema.names) if not name.startswith(INDEX_PREFIX)
         }
         rows, cells = rows + batch.num_rows, cells + batch.num_rows * len(chosen)
-        size += sum(column.nbytes for column in chosen.values()) + CELL_BYTES * batch.num_rows * len(chosen)
+        size += sum(map(unpacked_size, chosen.values()))
         message = TABLE_COLUMNS.excess(len(chosen)) or TABLE_CELLS.excess(cells)
         if message := message or expansion_excess(packed, size, rows=rows):
             raise_fault(path, message)
         rename = rename or class_names(path, batch.schema)
         columns = [
-            [rename(name, plain_value(value)) for value in column.to_pylist()] for name, column in chosen.items()
+            [rename(name, plain_value(value)) for value in plain_column(column).to_pylist()]
+            for name, column in chosen.items()
         ]
         objects = [flatten_object(dict(zip(chosen, row, strict=True))) for row in zip(*columns, strict=True)]
         if names is None and objects:
@@ -156,7 +152,7 @@ def read_rows(path: Path, batches: Iterator[RecordBatch]) -> Iterator[list[Cell]
 
 
 def plain_column(column: Column) -> Column:
-    """The column with the values of a dictionary instead of indices into it, so that their size is known."""
+    """The column with the values of a dictionary instead of indices into it, which is faster than one by one."""
     decode = getattr(column, "dictionary_decode", None)
     return column if decode is None else decode()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...limits import TABLE_COLUMNS
+from ...limits import CELL_LETTERS, TABLE_COLUMNS
 from ..files import file_format
 from ..reading import Fault, add_note, raise_fault
 from .column_profiles import looks_like_header
@@ -68,6 +67,9 @@ def delimited_table(
     path: Path, lines: list[str], wanted: Sequence[ColumnSpec], header: bool | None, min_matches: int
 ) -> Table:
     """The table of a CSV or TSV file. Delimiter and quoting are those that give rows of equal length."""
+    longest = max(range(len(lines)), key=lambda n: len(lines[n]))
+    if message := CELL_LETTERS.excess(len(lines[longest])):  # of cells over several lines in `quoted_records`
+        raise_fault(path, message, longest + 1)
     dialect, records, faults = read_records(path, lines)
     layout = TextLines(lines, dialect)
     return table_of_records(path, records, wanted, header, min_matches, layout, faults)
@@ -173,7 +175,7 @@ def parse_dialect(path: Path, lines: list[str], dialect: Dialect) -> tuple[Diale
 
 def quoted_records(path: Path, lines: list[str], dialect: Dialect, faults: list[Fault]) -> Iterator[Record]:
     """(line, cells) of each record, which may span several lines."""
-    limit = csv.field_size_limit(sys.maxsize)
+    limit = csv.field_size_limit(CELL_LETTERS.value)
     try:
         reader = csv.reader(
             (line + "\n" for line in lines),
@@ -190,6 +192,8 @@ def quoted_records(path: Path, lines: list[str], dialect: Dialect, faults: list[
             except StopIteration:
                 return
             except csv.Error as error:
+                if message := CELL_LETTERS.excess(sum(len(line) + 1 for line in lines[begins - 1 : reader.line_num])):
+                    raise_fault(path, message, begins)
                 faults.append(quoting_fault(path, lines, begins, reader.line_num, str(error), dialect.delimiter))
                 continue
             if cells and any(cell.strip() for cell in cells):

@@ -38,6 +38,8 @@ def check_sizes(config: JsonObject, weights: Weights, path: Path) -> None:
         if not isinstance(value, int | float) or FREE.search(key):
             continue
         limit = counts if COUNTS.search(key) else sizes
+        if limit == counts and value < 0:
+            raise BadInput(f"{path}: {name} is {value}; it must not be negative. Get the folder again.")
         if isinstance(value, int) and abs(value) > limit:
             raise BadInput(
                 f"{path}: {name} is {value}, which does not fit the weights: they have {len(shapes):,} tensors with "

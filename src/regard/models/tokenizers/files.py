@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BadInput, Missing, Unsupported, is_foreign
 from ...limits import EXTRA_TOKENS, JSON_BYTES, VOCABULARY_BYTES
 from ..checkpoint.files import JsonObject, read_json, refuse_pointer
+from .growth import check_growth
 from .letters import make_letters_backend
 from .sentencepiece import Renumbered, make_unigram_backend, read_pieces
 
@@ -153,11 +154,13 @@ def read_tokenizer_json(files: TokenizerFiles) -> tokenizers.Tokenizer:
     if message := JSON_BYTES.excess(path.stat().st_size):
         raise BadInput(f"{path}: {message}")
     try:
-        return Tokenizer.from_file(str(path))
+        backend = Tokenizer.from_file(str(path))
+        check_growth(backend, path)
     except BaseException as error:  # the library raises nothing narrower, and panics
         if not is_foreign(error):
             raise
         raise BadInput(f"{path} is not a tokenizer that can be read: {error}. Fetch it again.") from error
+    return backend
 
 
 def finish(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> LoadedTokenizer:
