@@ -44,8 +44,10 @@ WORDS: dict[str, dict[str, Any]] = {
         "torch head": ("mask", "processes", "greatest difference", "MB received", "MB of torch", "ms", "ms of torch"),
         "calls": "Random calls",
         "calls text": "Random masks, scores, positions, sinks, biases and dropout over several processes, float64, beside "
-        "the reference in one process: outputs and all gradients.",
-        "calls head": ("processes", "calls", "greatest relative error", "of views", "same bits twice"),
+        "the reference in one process: outputs and all gradients. The bytes that each process receives in a forward pass are "
+        "counted as they arrive.",
+        "calls head": ("processes", "calls", "greatest relative error", "of views", "same bits twice",
+                       "bytes equal the plan's"),
         "yes": "yes", "no": "no",
     },
     "zh": {
@@ -67,8 +69,9 @@ WORDS: dict[str, dict[str, Any]] = {
         "它的掩码是两个位置的一个函数，这里不比较 Longformer 和 BigBird。时间是在共用的机器上测的。",
         "torch head": ("掩码", "进程数", "最大差别", "收到 MB", "torch 收到 MB", "毫秒", "torch 毫秒"),
         "calls": "随机调用",
-        "calls text": "随机的掩码、打分函数、位置编码、sink、偏置和 dropout，分到多个进程，float64，与单进程的参考实现对比：输出和全部梯度。",
-        "calls head": ("进程数", "调用数", "最大相对误差", "视图的误差", "两次逐位相同"),
+        "calls text": "随机的掩码、打分函数、位置编码、sink、偏置和 dropout，分到多个进程，float64，与单进程的参考实现对比：输出和全部梯度。"
+        "每个进程在前向中收到的字节数在到达时统计。",
+        "calls head": ("进程数", "调用数", "最大相对误差", "视图的误差", "两次逐位相同", "字节数与计划相等"),
         "yes": "是", "no": "否",
     },
 }  # fmt: skip
@@ -139,8 +142,8 @@ def call_rows(result: dict[str, Any], language: str) -> list[list[str]]:
     words, rows = WORDS[language], []
     for one in result.get("calls", []):
         errors = [f"{one[name]:.0e}" for name in ("greatest error", "greatest error of views")]
-        same = words["yes" if one["same bits twice"] else "no"]
-        rows.append([str(one["ranks"]), str(one["calls"]), *errors, same])
+        same = [words["yes" if one[name] else "no"] for name in ("same bits twice", "bytes equal the plan's")]
+        rows.append([str(one["ranks"]), str(one["calls"]), *errors, *same])
     return rows
 
 
