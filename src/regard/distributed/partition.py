@@ -37,7 +37,8 @@ def partition_runs(work: Tensor, ranks: int) -> Tensor:
     [0, 1, 1, 1, 1]
     """
     nodes = len(work)
-    weight = work.double() + 1.0
-    done = weight.cumsum(0) - weight / 2
-    runs = (done * ranks / weight.sum()).long().clamp(max=ranks - 1)
-    return runs if len(torch.unique(runs)) == ranks else torch.arange(nodes) * ranks // nodes
+    weight = work.double().add_(1.0)
+    total, done = weight.sum(), weight.cumsum(0).sub_(weight.div_(2))
+    runs = done.mul_(ranks).div_(total).long().clamp_(max=ranks - 1)
+    some = bool((torch.bincount(runs, minlength=ranks) > 0).all())
+    return runs if some else torch.arange(nodes) * ranks // nodes
