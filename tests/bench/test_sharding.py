@@ -54,3 +54,13 @@ def test_the_training_run_on_a_long_sequence_equals_one_process() -> None:
     assert all(run["greatest difference of a weight"] < 1e-4 for run in found["runs"])
     memory = {run["ranks"]: max(run["peak memory of a rank, MB"]) for run in found["runs"]}
     assert memory[2] < 0.65 * memory[1] and memory[4] < 0.65 * memory[2]
+
+
+def test_the_graph_over_processes_equals_one_in_a_part_of_its_memory() -> None:
+    found = json.loads((BENCHMARKS / "results" / "graph_shards.json").read_text("utf8"))
+    assert found["edges"] == 20_000_000 and found["read"]["edges"] == 100_000_000
+    for model in ("gat", "gatv2"):
+        rows = {row["ranks"]: row for row in found["rows"] if row["model"] == model}
+        assert all(max(rows[ranks]["difference"].values()) < 1e-5 for ranks in (2, 4))
+        memory = {ranks: max(row["memory of a rank (MB)"]) for ranks, row in rows.items()}
+        assert memory[2] < 0.65 * memory[1] and memory[4] < 0.35 * memory[1]
