@@ -34,7 +34,7 @@ WORDS: dict[str, dict[str, Any]] = {
         "gloo text": "gloo, processes of one CPU core or less, {tokens} tokens, 4 heads of 32, float32. Bytes are counted "
         "as they arrive. The plan knows the latency, the bandwidth, the speed of dense attention and the time of a piece "
         "that were measured just before, in the same processes; it does not know that a mask's mixed tiles cost more than full ones, "
-        "and that BigBird's tiles are mostly empty. Where others use the machine, as here, a prediction may be off by several times.",
+        "and that BigBird's tiles are mostly empty. Others use the machine: where processes share a core, a dense mask takes up to three times what is predicted.",
         "gloo head": ("mask", "processes", "strategy", "bytes equal the plan's", "times fewer than an all-gather",
                       "ms measured", "ms planned"),
         "torch": "Beside torch's context parallelism",
@@ -62,7 +62,7 @@ WORDS: dict[str, dict[str, Any]] = {
         "gloo": "在本机核对",
         "gloo text": "gloo，每个进程至多一个 CPU 核心，{tokens} 个词元，4 个头，维度 32，float32。字节数在到达时统计。预测使用事先在同样的进程中测得的延迟、带宽、稠密注意力的速度和"
         "每一小块的时间；它没有计入掩码的混合分块比全满分块更费时，"
-        "也没有计入 BigBird 的分块大半是空的。机器由多人共用时（如此处），个别预测可能相差数倍。",
+        "也没有计入 BigBird 的分块大半是空的。机器由多人共用：多个进程共用一个核心时，稠密掩码最多用预测时间的三倍。",
         "gloo head": ("掩码", "进程数", "策略", "字节数与计划相等", "比 all-gather 少（倍）", "实测毫秒", "预测毫秒"),
         "torch": "与 torch 的上下文并行对比",
         "torch text": "`flex_cp_allgather` 加编译后的 FlexAttention（torch {version}），前向，8,192 个词元，进程相同。它的 SDPA 环不能在 CPU 上运行。"
