@@ -2,10 +2,12 @@
 
     python benchmarks/graph_shards.py --nodes 1000000 --edges 20000000 --ranks 1 2 4
 
-Writes `benchmarks/results/graph_shards.json`. Every number of ranks computes one forward and one backward pass of a
-model over the same graph, read from a folder of memory-mapped arrays: each rank its part of the edges and its rows of
-the features. One rank is the model on the whole graph, without any sharding. A result that differs from it by more
-than rounding ends the run.
+    python benchmarks/graph_shards.py --read --nodes 10000000 --edges 100000000 --ranks 4
+
+Every number of ranks computes one forward and one backward pass of a model over the same graph, read from a folder of
+memory-mapped arrays: each rank its part of the edges and its rows of the features. One rank is the model on the whole
+graph, without any sharding. A result that differs from it by more than rounding ends the run. With `--read` the graph
+is read and shared out only. `--write` writes `benchmarks/results/graph_shards.json`.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn import functional
 
 from regard import machine
-from regard.data.graphs import read_nodes
-from regard.distributed import shard_graph
+from regard.data.graphs import Graph, read_nodes
+from regard.distributed import ShardedEdges, shard_graph
 from regard.models.graph_attention import GATConfig
 from regard.models.graph_encoder import GraphEncoderConfig
 from regard.models.heads import ClassificationHeadConfig
@@ -38,6 +41,7 @@ RESULTS = Path(__file__).parent / "results" / "graph_shards.json"
 FEATURES, CLASSES, DIM, HEADS = 16, 5, 16, 2
 NEAR, FAR = 2000, 0.01
 """Most edges join nodes within about `NEAR` numbers, as after a good ordering; this part joins any two."""
+PARTS = ("read", "forward", "backward")
 ROUNDING = 2e-4
 """Greatest difference, of the greatest number, that float32 may make over so many edges."""
 
@@ -95,40 +99,48 @@ def anonymous_memory() -> float:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
 
 
-def run_rank(rank: int, ranks: int, name: str, graph: Path, out: Path) -> None:
-    """One forward and backward pass of a rank; its numbers and results go to `out`."""
-    torch.set_num_threads(1)
-    if ranks > 1:
-        dist.init_process_group("gloo", f"file://{out}/store", timedelta(minutes=60), ranks, rank)
-    model = make_model(name)
-    with PeakMemory() as memory:
-        start = time.monotonic()
-        (data,) = read_nodes(graph).strict().examples
-        numbers = {}
-        if ranks == 1:
-            nodes, edges, labels, own = data.nodes, data.edges, data.labels, slice(None)
-        else:
-            count = data.edges.shape[1]
-            mine = data.edges[:, count * rank // ranks : count * (rank + 1) // ranks]
-            layout = shard_graph(mine, len(data.nodes), parts=True)
-            nodes, edges, labels, own = data.nodes[layout.own], layout.edges, data.labels[layout.own], layout.own
-            numbers = {"nodes": len(layout.own), "edges": layout.edge_index.shape[1], "halo": len(layout.halo)}
-        read = time.monotonic()
-        logits = model(nodes=nodes, edges=edges).logits
-        forward = time.monotonic()
-        (functional.cross_entropy(logits, labels, reduction="sum") / len(data.nodes)).backward()
-        for parameter in model.parameters() if ranks > 1 else ():
-            dist.all_reduce(parameter.grad)
-        backward = time.monotonic()
-    numbers |= {"memory": round(memory.used), "read": round(read - start, 1)}
-    numbers |= {"forward": round(forward - read, 1), "backward": round(backward - forward, 1)}
+def read_rank(rank: int, ranks: int, graph: Path) -> tuple[Graph, Tensor | ShardedEdges, slice | Tensor, dict]:
+    """(the graph in memory maps, a rank's edges, the numbers of its nodes, how many there are of each)."""
+    (data,) = read_nodes(graph).strict().examples
+    if ranks == 1:
+        return data, data.edges, slice(None), {}
+    count = data.edges.shape[1]
+    mine = data.edges[:, count * rank // ranks : count * (rank + 1) // ranks]
+    layout = shard_graph(mine, len(data.nodes), parts=True)
+    numbers = {"nodes": len(layout.own), "edges": layout.edge_index.shape[1], "halo": len(layout.halo)}
+    return data, layout.edges, layout.own, numbers
+
+
+def run_model(name: str, graph: tuple[Graph, Tensor | ShardedEdges, slice | Tensor], out: Path, ranks: int) -> dict:
+    """One forward and backward pass; what it made is beside `out`, its seconds are returned."""
+    (data, edges, own), model, start = graph, make_model(name), time.monotonic()
+    logits = model(nodes=data.nodes[own], edges=edges).logits
+    forward = time.monotonic()
+    (functional.cross_entropy(logits, data.labels[own], reduction="sum") / len(data.nodes)).backward()
+    for parameter in model.parameters() if ranks > 1 else ():
+        dist.all_reduce(parameter.grad)
+    backward = time.monotonic()
     whole = np.lib.format.open_memmap(out.parent / f"logits-{name}-{ranks}.npy", "r+")
     whole[own if isinstance(own, slice) else own.numpy()] = logits.detach().numpy()
     whole.flush()
-    if rank == 0:
-        grads = {key: p.grad.numpy() for key, p in model.named_parameters() if p.grad is not None}
+    grads = {key: p.grad.numpy() for key, p in model.named_parameters() if p.grad is not None}
+    if ranks == 1 or dist.get_rank() == 0:
         np.savez(out.parent / f"grads-{name}-{ranks}.npz", **grads)
-    (out / f"{rank}.json").write_text(json.dumps(numbers))
+    return {"forward": round(forward - start, 1), "backward": round(backward - forward, 1)}
+
+
+def run_rank(rank: int, ranks: int, name: str, graph: Path, out: Path) -> None:
+    """A rank reads its part and computes a model on it, unless `name` is "read"; its numbers go to `out`."""
+    torch.set_num_threads(1)
+    if ranks > 1:
+        dist.init_process_group("gloo", f"file://{out}/store", timedelta(minutes=60), ranks, rank)
+    with PeakMemory() as memory:
+        start = time.monotonic()
+        *parts, numbers = read_rank(rank, ranks, graph)
+        numbers["read"] = round(time.monotonic() - start, 1)
+        if name != "read":
+            numbers |= run_model(name, (parts[0], parts[1], parts[2]), out, ranks)
+    (out / f"{rank}.json").write_text(json.dumps({**numbers, "memory": round(memory.used)}))
     if ranks > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -164,16 +176,21 @@ def compare(folder: Path, name: str, ranks: int) -> dict[str, float]:
 def measure(nodes: int, edges: int, ranks: list[int], models: list[str], graph: Path, folder: Path) -> dict:
     rows = []
     for name in models:
-        for count in sorted({1, *ranks}):
+        for count in sorted({*ranks} if name == "read" else {1, *ranks}):
             numbers = run_ranks(count, name, graph, folder, nodes)
             row = {
                 "model": name,
                 "ranks": count,
                 "memory of a rank (MB)": [one["memory"] for one in numbers],
-                "seconds": {key: max(one[key] for one in numbers) for key in ("read", "forward", "backward")},
+                "seconds": {
+                    key: max(one[key] for one in numbers)
+                    for key in ("read", "forward", "backward")
+                    if key in numbers[0]
+                },
             }
             if count > 1:
                 row["halo"] = [one["halo"] for one in numbers]
+            if count > 1 and name != "read":
                 row["difference"] = compare(folder, name, count)
             print(row, flush=True)
             rows.append(row)
@@ -192,7 +209,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--edges", type=int, default=20_000_000)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--models", nargs="+", default=["gat", "gatv2"], choices=["gat", "gatv2", "dot"])
+    parser.add_argument("--models", nargs="+", default=["gat", "gatv2"], choices=["gat", "gatv2", "dot", "read"])
+    parser.add_argument("--read", action="store_true", help="Read and share out a graph only, without a model.")
     parser.add_argument("--write", action="store_true", help="Write the results file.")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--graph", type=Path, help=argparse.SUPPRESS)
@@ -205,9 +223,12 @@ def main() -> None:
         graph = Path(place, "graph")
         graph.mkdir()
         write_graph(graph, given.nodes, given.edges)
-        results = measure(given.nodes, given.edges, given.ranks, given.models, graph, Path(place))
+        models = ["read"] if given.read else given.models
+        results = measure(given.nodes, given.edges, given.ranks, models, graph, Path(place))
     if given.write:
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        before = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+        kept = {name: x for name, x in before.items() if name == "read"}
+        RESULTS.write_text(json.dumps({**before, "read": results} if given.read else results | kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

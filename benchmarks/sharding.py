@@ -52,6 +52,7 @@ def random_calls(calls: int, first: int) -> list[dict[str, float | int | bool]]:
             "greatest error": max(one["error"] for one in found),
             "greatest error of views": max(one["view error"] for one in found),
             "same bits twice": all(one["same bits"] for one in found),
+            "bytes equal the plan's": all(one["bytes"][0] == one["bytes"][1] for one in found),
             "seconds": round(time.time() - started),
         }
         print(row, flush=True)
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     parts = {
-        "predictions": lambda: predictions([(262_144, 16), (1_000_000, 64), (10_000_000, 512)]),
+        "predictions": lambda: predictions([(262_144, 16), (1_000_000, 32), (10_000_000, 32), (10_000_000, 512)]),
         "gloo": lambda: [gloo(ranks) for ranks in (2, 3, 4)],
         "torch": lambda: [beside_torch(ranks) for ranks in (2, 4)],
         "calls": lambda: random_calls(args.calls, args.first),

@@ -28,6 +28,7 @@ def test_page_is_up_to_date(result: dict, language: str) -> None:
 def test_results_are_complete_and_right(result: dict) -> None:
     assert sum(row["calls"] for row in result["calls"]) >= 500
     assert all(row["greatest error"] < 1e-9 and row["same bits twice"] for row in result["calls"])
+    assert all(row["bytes equal the plan's"] for row in result["calls"])
     assert all(row["bytes equal the plan's"] for run in result["gloo"] for row in run["rows"])
     assert all(row["greatest difference"] < 1e-5 for run in result["torch"] for row in run["rows"])
     sizes = {(row["tokens"], row["mask"].split(",")[0].split(" ")[0]) for row in result["predictions"]}
@@ -36,7 +37,30 @@ def test_results_are_complete_and_right(result: dict) -> None:
     } <= sizes
 
 
+@pytest.mark.parametrize(("mask", "fewer"), [("causal window of 4096", 50), ("documents of 8000", 12)])
+def test_windows_and_documents_receive_many_times_less(result: dict, mask: str, fewer: int) -> None:
+    """Over 16 ranks and 262,144 tokens, beside an all-gather, in balance."""
+    size = {"tokens": 262_144, "ranks": 16, "mask": mask}
+    row = next(row for row in result["predictions"] if size.items() <= row.items())
+    methods = {one["method"]: one for one in row["methods"]}
+    ours = sharding_page.best(row["methods"])
+    assert methods["all-gather"]["received"] > fewer * ours["received"] and ours["balance"] <= 1.1
+
+
 def test_the_training_run_on_a_long_sequence_equals_one_process() -> None:
     found = json.loads((BENCHMARKS / "results" / "long_training.json").read_text("utf8"))
     assert found["tokens"] == 131_072 and [run["ranks"] for run in found["runs"]] == [1, 2, 4]
     assert all(run["greatest difference of a loss"] < 1e-6 for run in found["runs"])
+    assert all(run["greatest difference of a weight"] < 1e-4 for run in found["runs"])
+    memory = {run["ranks"]: max(run["peak memory of a rank, MB"]) for run in found["runs"]}
+    assert memory[2] < 0.65 * memory[1] and memory[4] < 0.65 * memory[2]
+
+
+def test_the_graph_over_processes_equals_one_in_a_part_of_its_memory() -> None:
+    found = json.loads((BENCHMARKS / "results" / "graph_shards.json").read_text("utf8"))
+    assert found["edges"] == 20_000_000 and found["read"]["edges"] == 100_000_000
+    for model in ("gat", "gatv2"):
+        rows = {row["ranks"]: row for row in found["rows"] if row["model"] == model}
+        assert all(max(rows[ranks]["difference"].values()) < 1e-5 for ranks in (2, 4))
+        memory = {ranks: max(row["memory of a rank (MB)"]) for ranks, row in rows.items()}
+        assert memory[2] < 0.65 * memory[1] and memory[4] < 0.35 * memory[1]

@@ -12,6 +12,8 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +28,7 @@ from regard.bench.differential.oracle import Case, make_leaves, random_gradient
 from regard.bench.differential.random_calls import KINDS, RandomCalls
 from regard.distributed import Layout
 from regard.distributed.assignment import STRATEGIES
+from regard.distributed.attention import passes
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.processes import run_processes
@@ -71,6 +74,7 @@ def compare(number: int, ranks: int) -> dict[str, object]:
     """One random call, sharded twice and whole; the greatest error relative to each tensor, and what else matters."""
     case, edges, layout = random_case(number, ranks)
     first, again = (run(case, edges, layout) for _ in range(2))
+    received, planned = forward_bytes(case, edges, layout)
     single = run(case, edges, None)
     if first.keys() != single.keys():
         raise AssertionError(f"{case}: {first.keys() ^ single.keys()}")
@@ -80,7 +84,30 @@ def compare(number: int, ranks: int) -> dict[str, object]:
     bits = all(torch.equal(x, again[name]) for name, x in first.items())
     view_error = 0.0 if number % 3 else compare_views(layout, case, edges)
     call = f"{number}: {case}{f' · {edges}' if edges else ''} on {layout!r}"
-    return {"call": call, "error": error, "same bits": bits, "view error": view_error}
+    same = {"same bits": bits, "bytes": [received, planned]}
+    return {"call": call, "error": error, "view error": view_error} | same
+
+
+def forward_bytes(case: Case, edges: dict[str, Any], layout: Layout) -> tuple[int, int]:
+    """Bytes that a forward pass receives on this rank, and those of the plan."""
+    own = [layout.split(x, keys=n > 0) for n, x in enumerate((case.q, case.k, case.v))]
+    options = case.parts() | edges | {"mask": case.mask, "places": case.places, "dropout": case.dropout}
+    with counted_exchanges() as exchanges, torch.no_grad():
+        rg.attend(*own, **options, layout=layout)
+    plan = rg.plan(*own, **options, layout=layout)
+    return sum(one.received for one in exchanges), plan.ranks[layout.rank].received  # type: ignore[attr-defined]
+
+
+@contextmanager
+def counted_exchanges() -> Iterator[list[passes.Exchange]]:
+    """The exchanges of the passes while it is open."""
+    exchanges: list[passes.Exchange] = []
+    original = passes.new_exchange
+    passes.new_exchange = lambda layout: exchanges.append(original(layout)) or exchanges[-1]  # type: ignore[func-returns-value]
+    try:
+        yield exchanges
+    finally:
+        passes.new_exchange = original
 
 
 def run(case: Case, edges: dict[str, Any], layout: Layout | None) -> dict[str, Tensor]:
@@ -143,11 +170,6 @@ def top_key_error(view: rg.View, weights: Tensor) -> float:
 
 def count_bytes() -> dict[str, object]:
     """Bytes that a forward pass receives, and those of the plan."""
-    from regard.distributed.attention import passes
-
-    counted: list[passes.Exchange] = []
-    original = passes.new_exchange
-    passes.new_exchange = lambda layout: counted.append(original(layout)) or counted[-1]  # type: ignore[func-returns-value]
     result = {}
     g = torch.Generator().manual_seed(0)
     vectors = rg.Shaw(torch.randn(4, 9, 8, generator=g), 4)
@@ -161,11 +183,10 @@ def count_bytes() -> dict[str, object]:
     for mask, parts, dtype in calls:
         layout = rg.shard(mask, 97, tile=4)
         q, k, v = (layout.split(torch.ones(2, heads, 97, 8, dtype=dtype)) for heads in (4, 2, 2))
-        counted.clear()
-        rg.attend(q, k, v, mask=mask, layout=layout, **parts)
+        with counted_exchanges() as exchanges:
+            rg.attend(q, k, v, mask=mask, layout=layout, **parts)
         planned = rg.plan(q, k, v, mask=mask, layout=layout, **parts)
-        result[f"{mask} {parts} {dtype}"] = [sum(x.received for x in counted), planned.ranks[layout.rank].received]
-    passes.new_exchange = original
+        result[f"{mask} {parts} {dtype}"] = [sum(x.received for x in exchanges), planned.ranks[layout.rank].received]
     return result
 
 
@@ -215,6 +236,9 @@ def refusals() -> dict[str, str]:
         "places": lambda: rg.attend(x, x, x, places=rg.Places(torch.arange(30) + rank), layout=layout),
         "gather": lambda: layout.gather(x[..., : 4 - (rank == 1)]),
         "gathered rows": lambda: layout.gather(x[:, :, rank == 2 :]),
+        "summed": lambda: layout.sum(x[0, 0, 0, rank == 1 :]),
+        "look options": lambda: rg.look(x, x, mask=rg.Causal(), top=2, map=None if rank else 3, layout=layout),
+        "functions": lambda: [rg.attend, rg.look][rank == 2](x, x, x, mask=rg.Causal(), layout=layout),
         "edges": lambda: rg.attend(x, x, x, mask=graph, edges=rg.EdgeFeatures(torch.zeros(3)), layout=layout),
     }
     said = {}
@@ -255,6 +279,7 @@ def main(ranks: int, first: int, last: int) -> None:
         everything = run_ranks(ranks, Path(place), first, last)
     found = [one for rank in everything for one in rank["calls"]]
     print(f"{last - first} calls over {ranks} ranks, same bits twice: {all(one['same bits'] for one in found)}")
+    print("bytes that differ from the plan's:", [one for one in found if one["bytes"][0] != one["bytes"][1]])
     for name in ("error", "view error"):
         worst = max(found, key=lambda one: one[name])
         print(f"{name} at most {worst[name]:.1e}: {worst['call']}")

@@ -33,6 +33,8 @@ def test_the_plan_counts_the_bytes_on_the_wire(results):
     for rank in results:
         for call, (received, planned) in rank["bytes"].items():
             assert received == planned, call
+        for one in rank["calls"]:
+            assert one["bytes"][0] == one["bytes"][1], one
     assert all(received for received, _ in results[1]["bytes"].values())
 
 
@@ -53,6 +55,9 @@ def test_ranks_that_differ_all_refuse(results):
         assert "broadcast to [1, 1, 2]" in said["edges"]
         assert "different tensors to gather: [1] differ" in said["gather"]
         assert ("this rank's" if number == 2 else "Rank 2 refused") in said["gathered rows"]
+        assert "different tensors to sum: [1] differ" in said["summed"]
+        assert "different calls: [1, 2] differ from rank 0 in function" in said["look options"]
+        assert "different calls: [2] differ from rank 0 in function" in said["functions"]
 
 
 def test_nothing_keeps_the_group_alive(results):

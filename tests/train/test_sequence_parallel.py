@@ -74,6 +74,7 @@ CASES: dict[str, tuple[str, Callable[[], list[Any]], dict[str, Any], Architectur
     "attention pooling": ("classify", labelled, {**TEXTS, "pool": "attention"}, TINY),
     "pooler": ("classify", labelled, {**TEXTS, "pool": "pooler"}, TINY),
     "last": ("classify", labelled, {**TEXTS, "pool": "last"}, TINY),
+    "n-grams": ("classify", labelled, {**TEXTS, "pool": "mean", "nb_linear": 500}, TINY),
 }
 ALSO_FSDP = ("packed", "longformer")
 

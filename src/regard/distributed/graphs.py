@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.functional import pad
 
 from ..attention.parts.edges import Edges
 from ..attention.parts.mask import Mask, PairGrid, Tiling
@@ -179,16 +180,17 @@ def shard_graph(
     )
     owner = broadcast_owner(edges, nodes, ranks, rank, group, parts) if owner is None else owner.long().cpu()
     own = (owner == rank).nonzero()[:, 0]
-    index, own_features = find_own_edges(edges, features, owner, rank, group if parts else None)
-    halo = find_halo(index[0], owner, rank)
+    loops = len(own) if self_loops else 0
+    index, own_features = find_own_edges(edges, features, owner, rank, group if parts else None, loops)
+    count = index.shape[1] - loops
+    halo = find_halo(index[0, :count], owner, rank)
     receives = torch.bincount(owner[halo], minlength=ranks)
     wanted = wanted_nodes(edges, owner, rank, ranks) if group is None else request(halo, receives, rank, group)
-    for first in range(0, index.shape[1], BLOCK):  # in place: the edges are the most of a rank's memory
-        source, target = index[:, first : first + BLOCK]
+    for first in range(0, count, BLOCK):  # in place: the edges are the most of a rank's memory
+        source, target = index[:, first : min(first + BLOCK, count)]
         source.copy_(local_numbers(source.contiguous(), own, halo, owner))
         target.copy_(torch.searchsorted(own, target.contiguous()))
-    if self_loops:
-        index = torch.cat([index, torch.arange(len(own)).expand(2, -1)], dim=1)
+    index[:, count:] = torch.arange(loops)
     sends = tuple(torch.searchsorted(own, ids) for ids in wanted)
     counts = tuple(receives.tolist())
     layout = GraphLayout(owner, own, halo, Edges(index), sends, counts, rank, group, self_loops, own_features)
@@ -258,28 +260,33 @@ def broadcast_owner(
 
 
 def find_own_edges(
-    edges: Tensor, features: Tensor | None, owner: Tensor, rank: int, group: ProcessGroup | None
+    edges: Tensor, features: Tensor | None, owner: Tensor, rank: int, group: ProcessGroup | None, loops: int
 ) -> tuple[Tensor, Tensor | None]:
     """The edges to a rank's nodes and their features, of all edges or, with a group, of those that all ranks have.
 
-    Edges are sent block by block, each to the owner of its target.
+    Edges are sent block by block, each to the owner of its target. Behind them is room for so many self-loops.
     """
     if group is None:
         inside = (owner[edges[1].long()] == rank).nonzero()[:, 0]
-        return edges[:, inside].long(), None if features is None else features.cpu()[inside]
-    most = int(gather_counts(torch.tensor([edges.shape[1]]), group).max())
-    arrived: list[list[Tensor]] = [[], []]
+        index = pad(edges[:, inside].long(), (0, loops))
+        return index, None if features is None else features.cpu()[inside]
+    ranks = dist.get_world_size(group)
+    counts = torch.zeros(ranks, dtype=torch.long)
+    for first in range(0, edges.shape[1], BLOCK):
+        counts += torch.bincount(owner[edges[1, first : first + BLOCK].long()], minlength=ranks)
+    every, at = gather_counts(counts, group), 0
+    total, most = int(every[:, rank].sum()), int(every.sum(1).max())
+    index = torch.empty(2, total + loops, dtype=torch.long)
+    own_features = None if features is None else torch.empty(total, features.shape[1], dtype=features.dtype)
     for first in range(0, max(most, 1), BLOCK):
         block = edges[:, first : first + BLOCK].long()
         rows = [block.mT] if features is None else [block.mT, features[first : first + BLOCK].cpu()]
-        for part, received in zip(arrived, send_rows(rows, owner[block[1]], rank, group), strict=False):
-            part.append(received)
-    index = torch.empty(2, sum(len(part) for part in arrived[0]), dtype=torch.long)
-    first = 0
-    for n, part in enumerate(arrived[0]):
-        index[:, first : first + len(part)] = part.mT
-        first, arrived[0][n] = first + len(part), part[:0]  # which gives its memory back
-    return index, None if features is None else torch.cat(arrived[1])
+        received, *rest = send_rows(rows, owner[block[1]], rank, group)
+        index[:, at : at + len(received)] = received.mT
+        if own_features is not None:
+            own_features[at : at + len(received)] = rest[0]
+        at += len(received)
+    return index, own_features
 
 
 def find_halo(sources: Tensor, owner: Tensor, rank: int) -> Tensor:

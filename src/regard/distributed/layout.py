@@ -100,15 +100,21 @@ class Layout:
         """The sum of x over the ranks, in their order, on every rank; backward sums the gradients of all ranks."""
         from .attention.attend import SumRanks
 
+        compare(self.group, self.require_group, f"{list(x.shape)} {x.dtype}", "tensors to sum")
         return SumRanks.apply(x, self)  # type: ignore[return-value]
+
+    def require_group(self) -> ProcessGroup:
+        """The processes; raises `BadInput` for a layout that is only planned with."""
+        if self.group is None:
+            raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+        return self.group
 
     def check_ranks(self, check: Callable[[], object]) -> None:
         """Raise on every rank unless `check` passes on all: a rank that went on alone would wait for ever."""
         compare(self.group, check, "", "call")
 
     def __enter__(self) -> Layout:
-        if self.group is None:
-            raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+        self.require_group()
         if self.tokens[0] != self.tokens[1]:
             raise BadInput(f"{self!r} is for attention to another sequence; a model needs one length.")
         OPEN_LAYOUTS.append(self)
@@ -164,16 +170,15 @@ class GatherSequence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, layout: Layout, dim: int, keys: bool) -> Tensor:
         ctx.layout, ctx.dim, ctx.keys = layout, dim, keys
-        if layout.group is None:
-            raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
-        compare(layout.group, lambda: check_tokens(x, layout, dim, keys), describe(x, dim), "tensors to gather")
+        group = layout.require_group()
+        compare(group, lambda: check_tokens(x, layout, dim, keys), describe(x, dim), "tensors to gather")
         whole = layout.tokens[1 if keys else 0]
         owned = [(layout.keys(rank) if keys else layout.rows(rank)) for rank in range(layout.ranks)]
         counts = [sum(last - first for first, last in runs) for runs in owned]
         moved = x.detach().movedim(dim, 0).contiguous()
         received = [moved.new_empty(count, *moved.shape[1:]) for count in counts]
         others = [rank for rank in range(layout.ranks) if rank != layout.rank]
-        Exchange(layout.group).start([(moved, rank) for rank in others], [(received[x], x) for x in others]).wait()
+        Exchange(group).start([(moved, rank) for rank in others], [(received[x], x) for x in others]).wait()
         received[layout.rank] = moved
         output = moved.new_empty(whole, *moved.shape[1:])
         for runs, rows in zip(owned, received, strict=True):

@@ -83,8 +83,9 @@ def simulate(
     step = max(link.transfer(everything / max(ranks - 1, 1)), link.compute(float(runs.max()) * per_tile / ranks))
     predictions.append(Prediction("ring", ranks * step, everything, balance))
     if ranks <= heads.heads:
-        moved = (sizes.query + sizes.key + heads.heads * heads.dim * heads.itemsize) * tokens / ranks
-        moved *= (ranks - 1) / ranks
+        outputs = heads.heads * heads.dim * heads.itemsize
+        keys = sizes.key * max(1.0, ranks / heads.kv_heads)  # a rank needs a whole head of keys
+        moved = (sizes.query + keys + outputs) * tokens / ranks * (ranks - 1) / ranks
         even = link.compute(float(work.sum()) * per_tile / ranks)
         predictions.append(Prediction("Ulysses", link.transfer(moved, 4 * (ranks - 1)) + even, moved, 1.0))
     return sorted(predictions, key=lambda x: x.seconds)
@@ -94,6 +95,8 @@ def table(predictions: Iterable[Prediction]) -> str:
     """Predictions as text."""
     rows = [("method", "time", "received by a rank", "balance")]
     for x in predictions:
-        rows.append((x.method, f"{x.seconds * 1e3:.3g} ms", f"{x.received / 1e6:.4g} MB", f"{x.balance:.2f}"))
+        time = f"{x.seconds * 1e3:.3g} ms" if x.seconds < 0.9995 else f"{x.seconds:.4g} s"
+        size = f"{x.received / 1e6:.4g} MB" if x.received < 1e10 else f"{x.received / 1e9:.4g} GB"
+        rows.append((x.method, time, size, f"{x.balance:.2f}"))
     widths = [max(len(row[n]) for row in rows) for n in range(4)]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -14,6 +14,7 @@ from torch import Tensor
 import regard as rg
 from regard.attention.backends.blockwise.schedule import merge_heads
 from regard.attention.parts.mask import ALL, MIXED, NONE, And, Not, Or, PairGrid, Tiling
+from regard.attention.parts.masks import blocks
 
 from .. import pairwise_reference
 from ..memory_tracking import LargestAllocation
@@ -211,6 +212,24 @@ def test_random_blocks_are_spread_evenly() -> None:
     drawn = sum(rg.RandomBlocks(1, 2, seed=seed).dense(8, 8).int() for seed in range(2000))
     # 2000 draws of 2 in 8: 500 ± 5 standard deviations of √(2000 · ¼ · ¾) = 19.4
     assert bool(((drawn - 500).abs() < 97).all()), drawn
+
+
+def test_of_many_blocks_the_drawn_ones_alone_get_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same laws as of few: distinct, uniform, the same for every number of queries."""
+    monkeypatch.setattr(blocks, "MANY_BLOCKS", 4)
+    mask = rg.RandomBlocks(1, 3, seed=7)
+    first = mask.dense(40, 40).reshape(40, 40)
+    assert bool((first.sum(1) == 3).all())
+    assert torch.equal(mask.dense(8, 40).reshape(8, 40), first[-8:])
+    assert_tiles(rg.RandomBlocks(3, 2), PairGrid(46, 46), 7, 4, exact=True)
+    drawn = sum(rg.RandomBlocks(1, 2, seed=seed).dense(8, 8).reshape(8, 8).int() for seed in range(1000))
+    assert (drawn / 1000 - 0.25).abs().max() < 0.08
+
+
+def test_a_global_token_that_is_named_twice_is_one() -> None:
+    for tokens in ((3, 3, 9), torch.tensor([9, 3, 3])):
+        for grid in (PairGrid(12, 12), PairGrid(5, 12), PairGrid(14, 12)):
+            assert_tiles(rg.Global(tokens), grid, 2, 3, exact=True)
 
 
 def test_recipes() -> None:

@@ -53,8 +53,7 @@ def attend_sharded(
     backend: str = "auto",
 ) -> Tensor:
     """The output of this rank's queries; q, k and v hold this rank's tokens, the parts are those of the whole."""
-    if layout.group is None:
-        raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+    layout.require_group()
     q, k, v = cast_for_autocast(q, k, v)
     finite = agree(layout, (q, k, v), parts, lambda: check_shard(layout, q, k, v, parts, backend))
     seed = shared_seed(layout, generator, q.device) if parts.dropout else None

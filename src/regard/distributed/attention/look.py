@@ -40,7 +40,8 @@ def look_sharded(layout: Layout, q: Tensor, k: Tensor, parts: Parts, options: Lo
 
     `received` has this rank's keys; the map is that of all ranks' queries.
     """
-    agree(layout, (q, k, k), parts, lambda: check_shard(layout, q, k, k, parts, "auto"))
+    layout.require_group()
+    agree(layout, (q, k, k), parts, lambda: check_shard(layout, q, k, k, parts, "auto"), f"look with {options}")
     mask = whole_mask(parts)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         sharded = shard_call(layout, (q, k, k), parts, mask, None, "blockwise", by_runs=parts.edges is None)

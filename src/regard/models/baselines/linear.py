@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...attention.sharding import current_layout
 from ...errors import BadInput
 from ..heads import supervised_loss
 from ..model import Model, Output
@@ -52,7 +53,8 @@ class NBLinearModel(Model):
         logit(c) = LOGIT_SCALE · Σ r(f, c) · weight(f, c) / √Σ r(f, c)² + bias(c)   over all features f of the text
         r(f, c) = ln P(f | c) − ln P(f | the other classes)                         as `count` estimates it
 
-    Features that say little about the classes can then hardly be memorised.
+    Features that say little about the classes can then hardly be memorised. In an open layout (`regard.shard`) tokens
+    are those of this rank, and every rank reads the features of the whole text.
 
     >>> model = NBLinearConfig(vocabulary=5, pair_buckets=0, classes=2, pair_columns=()).build()
     >>> model.count([(torch.tensor([[2, 3], [2, 4]]), None, torch.tensor([0, 1]))])
@@ -75,7 +77,8 @@ class NBLinearModel(Model):
         self.register_buffer("ratios", torch.zeros(rows, config.classes))
 
     def forward(self, *, tokens: Tensor, lengths: Tensor | None = None, labels: Tensor | None = None) -> Output:
-        rows = self.rows(tokens, lengths)
+        layout = current_layout()
+        rows = self.rows(tokens if layout is None else layout.gather(tokens, 1), lengths)
         size = self.sum_rows(rows, self.ratios**2).sqrt()
         logits = LOGIT_SCALE * self.sum_rows(rows, self.weight * self.ratios) / size.clamp(min=1e-6) + self.bias
         return Output(logits=logits, loss=None if labels is None else supervised_loss(logits, labels, shift=False))

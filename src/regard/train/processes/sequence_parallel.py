@@ -23,6 +23,7 @@ from ...distributed.exchange import tensor_bytes
 from ...distributed.layout import Layout
 from ...distributed.shard import make_layout
 from ...errors import BadInput, Unsupported
+from ...models.baselines.linear import NBLinearModel
 from ...models.ensemble import EnsembleModel
 from ...models.model import reason_not_sharded
 from ...nn.block import Stack
@@ -127,7 +128,7 @@ def check_support(task: AnyTask, model: nn.Module, training: Training) -> None:
     if training.compile:
         raise Unsupported("compile and sequence_parallel do not go together yet. Leave one of them out.")
     for trained in model.trained_models if isinstance(model, EnsembleModel) else [model]:
-        reason = reason_not_sharded(trained)
+        reason = None if isinstance(trained, NBLinearModel) else reason_not_sharded(trained)
         if reason is not None:
             raise Unsupported(f"{reason} Or leave sequence_parallel out.")
 

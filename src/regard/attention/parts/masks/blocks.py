@@ -77,6 +77,10 @@ class NearBlocks(Mask):
         return states_from((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
 
 
+MANY_BLOCKS = 1 << 14
+"""Blocks beyond which the drawn ones alone get a number, and not every pair of blocks."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class RandomBlocks(Mask):
     """Each block of queries attends to `count` blocks of keys, drawn by the seed: the same on every device."""
@@ -118,8 +122,10 @@ class RandomBlocks(Mask):
     def draw_blocks(self, first: int, blocks: int, device: torch.device | str) -> Tensor:
         rows, columns = torch.arange(first, blocks, device=device), torch.arange(blocks, device=device)
         seeds = hash_index(hash_index(torch.full_like(rows, self.seed)) ^ rows)
-        step = max(1, (1 << 24) // max(1, len(columns)))  # rows at once: a number for each pair of blocks takes memory
         drawn = columns.new_empty(len(rows), min(self.count, len(columns)))
+        if blocks > MANY_BLOCKS:
+            return draw_distinct(seeds, blocks, drawn)
+        step = max(1, (1 << 24) // max(1, len(columns)))  # rows at once: a number for each pair of blocks takes memory
         for at in range(0, len(rows), step):
             numbers = hash_index(seeds[at : at + step, None] ^ columns) * len(columns) + columns
             drawn[at : at + step] = numbers.topk(drawn.shape[1], dim=1).indices
@@ -130,13 +136,35 @@ class RandomBlocks(Mask):
             return super().tiles(tiling)
         drawn, start = self.drawn_blocks(tiling.grid), self.first_block(tiling.grid)
         (top, bottom), (left, right) = ((x // self.block for x in ends) for ends in (tiling.queries(), tiling.keys()))
-        count = torch.zeros(tiling.shape, dtype=torch.int32, device=tiling.grid.device)
-        for step in range((tiling.rows - 2) // self.block + 2 if tiling.rows > 1 else 1):  # blocks that a tile may meet
-            row = top + step
-            blocks = drawn[(row - start).clamp(max=len(drawn) - 1)[:, 0]]  # [tile rows, count]
-            for column in (blocks[:, n : n + 1] for n in range(drawn.shape[1])):
-                count += (row <= bottom) & (column >= left) & (column <= right)
+        steps = (tiling.rows - 2) // self.block + 2 if tiling.rows > 1 else 1  # blocks that a tile may meet
+        row = top + torch.arange(steps, device=top.device)  # [tile rows, steps]
+        blocks = drawn[(row - start).clamp(max=len(drawn) - 1)].flatten(1)
+        inside = (row <= bottom).int().repeat_interleave(drawn.shape[1], 1)
+        count = count_in_ranges(blocks, inside, left[0], right[0])
         return states_from(count == (bottom - top + 1) * (right - left + 1), count == 0)
+
+
+def draw_distinct(seeds: Tensor, blocks: int, drawn: Tensor) -> Tensor:
+    """`drawn [rows, count]` filled with distinct numbers below `blocks` for each of `seeds` (Floyd's algorithm)."""
+    for n in range(drawn.shape[1]):
+        last = blocks - drawn.shape[1] + n
+        number = hash_index(seeds ^ (n + 1)) % (last + 1)
+        taken = (drawn[:, :n] == number[:, None]).any(1)
+        drawn[:, n] = torch.where(taken, last, number)
+    return drawn
+
+
+def count_in_ranges(values: Tensor, weight: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """The weight of the values `[rows, values]` from `first` to `last [ranges]`, which both ascend if one does.
+
+    `[rows, ranges]`, in time proportional to values and ranges, not to their product.
+    """
+    order = (first + last).argsort()
+    first, last = first[order], last[order]
+    change = weight.new_zeros(len(values), len(first) + 1)
+    change.scatter_add_(1, torch.searchsorted(last, values), weight)
+    change.scatter_add_(1, torch.searchsorted(first, values, right=True), -weight)
+    return change.cumsum(1, dtype=weight.dtype)[:, order.argsort()]
 
 
 def block_tiles(layout: Tensor, block: int, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:

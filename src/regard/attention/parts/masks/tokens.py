@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ....errors import BadInput
 from ..mask import Mask, PairGrid, Tiling
@@ -78,14 +79,29 @@ class Global(Mask):
         return torch.isin(place, torch.as_tensor(self.tokens, device=place.device))
 
     def tiles(self, tiling: Tiling) -> Tensor:
+        rows, columns = self.tile_members(tiling)
+        row_sizes, column_sizes = tile_sizes(tiling)
+        return states_from((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
+
+    def tile_members(self, tiling: Tiling) -> tuple[Tensor, Tensor]:
+        """How many of the tokens are among the rows `[..., tile rows, 1]` and columns `[..., 1, tile columns]`."""
+        if tiling.grid.places is None and not self.by_rows:
+            return self.count_between(*tiling.queries()), self.count_between(*tiling.keys())
         i, j = tiling.grid.indices()
         i, j = i[:, 0], j[0]
         if tiling.grid.places is not None and not self.by_rows:
             i, j = (x[:, None] for x in tiling.grid.places)  # [batch or 1, 1, tokens]
         rows = tiling.select_rows(tile_counts(self.contains(i), tiling.rows))[..., :, None]
-        columns = tiling.select_columns(tile_counts(self.contains(j), tiling.columns))[..., None, :]
-        row_sizes, column_sizes = tile_sizes(tiling)
-        return states_from((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
+        return rows, tiling.select_columns(tile_counts(self.contains(j), tiling.columns))[..., None, :]
+
+    def count_between(self, first: Tensor, last: Tensor) -> Tensor:
+        """How many of the tokens, which are a number or indices, are from `first` to `last`."""
+        if isinstance(self.tokens, int):
+            return (last.clamp(max=self.tokens - 1) - first.clamp(min=0) + 1).clamp(min=0)
+        tokens = torch.as_tensor(self.tokens, dtype=torch.int64, device=first.device).sort().values
+        new = tokens.diff(prepend=tokens[:1] - 1) != 0  # an index that is given twice is one token
+        before = pad(new.cumsum(0), (1, 0))
+        return before[torch.searchsorted(tokens, last, right=True)] - before[torch.searchsorted(tokens, first)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
