@@ -71,3 +71,18 @@ def test_dense_asks_a_score_of_a_users_own_how_it_is_lowered() -> None:
     expected = rg.attend(q, k, v, score=Doubled(), backend="reference")
     for _ in range(2):  # the second call is a warm one
         torch.testing.assert_close(rg.attend(q, k, v, score=Doubled(), backend="dense"), expected)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_every_batch_has_a_new_mask(dropout: float) -> None:
+    """A plan for masks of the same shapes holds for each of them, with its dropout."""
+    q, k, v = torch.randn(3, 2, 3, 64, 8)
+    for lengths in ([64, 5], [64, 5], [7, 64], [0, 9]):
+        parts: dict[str, Any] = {"mask": rg.Lengths(torch.tensor(lengths)), "dropout": dropout}
+        assert rg.plan(q, k, v, **parts).backend == "dense"
+        outputs = [
+            rg.attend(q, k, v, **parts, generator=torch.Generator().manual_seed(3), backend=backend)
+            for backend in ("auto", "auto", "reference")
+        ]
+        torch.testing.assert_close(outputs[0], outputs[2])
+        assert torch.equal(outputs[0], outputs[1])

@@ -321,7 +321,7 @@ def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Ex
     chosen = None if key is None else CACHE.choices.find((key, shapes))
     if chosen is not None and parts.mask is not None:  # which fits by its shapes
         others = {"sink": parts.sink, "bias": parts.bias, "places": parts.places, "edges": parts.edges}
-        call = Call(q, k, v, parts.score, parts.position, parts.mask, **others)
+        call = Call(q, k, v, parts.score, parts.position, parts.mask, float(parts.dropout), **others)
     else:
         call = check_call(q, k, v, parts)
         chosen = choose_backend(call, backend)

@@ -7,7 +7,6 @@ part of a batch come from the seed and the position, dropout from torch's genera
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 import warnings

@@ -54,7 +54,8 @@ def fine_tuning_settings(settings: Settings, pretrained: Pretrained) -> Settings
     if reads == "sound" and "mask_frames" in values:
         changes |= {"mask_frames": 0, "mask_bins": 0}
     limited = "max_length" if isinstance(config, EncoderDecoderConfig) else "context"
-    limit = pretrained.encoder("tokens").max_length if texts and limited in values else None
+    limited_tokens = texts and isinstance(values.get(limited), int)  # of `answer` the context is a column
+    limit = pretrained.encoder("tokens").max_length if limited_tokens else None
     if limit is not None:
         changes[limited] = min(values[limited], limit)
     if values.get("pool") == "mean" and isinstance(config, SequenceConfig):
