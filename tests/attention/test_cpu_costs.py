@@ -26,7 +26,7 @@ from regard.attention.backends import sdpa
         (1500, {"mask": rg.Documents(torch.arange(1500)[None] // 60)}, "blockwise"),
         (200, {"mask": rg.Documents(torch.arange(200)[None] // 60)}, "dense"),
         (12, {"score": rg.Additive(torch.ones(2, 16))}, "dense"),
-        (200, {"score": rg.Additive(torch.ones(2, 16))}, "blockwise"),
+        (600, {"score": rg.Additive(torch.ones(2, 16))}, "blockwise"),
     ],
 )
 def test_auto_takes_what_costs_less(tokens: int, parts: dict[str, Any], backend: str) -> None:

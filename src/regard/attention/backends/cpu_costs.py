@@ -29,6 +29,7 @@ DIM, SOFTMAX = (
     32,
 )  # of tiles: the measured head_dim, and how many dims of products take as long as the rest of a pair
 ELEMENTS = 1 << 20  # weights that `dense` may store; more leave the caches
+ADDITIVE_ELEMENTS = 1 << 22  # pairs × head_dim of additive scores, likewise
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ DENSE_MASKED = MatrixCosts(12.0, 19.0, 0.56, 0.035, 0.27, 0.2), MatrixCosts(64.0
 TILES = TileCosts(100.0, 80.0, 3.7), TileCosts(400.0, 250.0, 13.0)
 TILES_BIASED = TileCosts(150.0, 80.0, 4.0), TileCosts(400.0, 250.0, 13.5)
 ADDITIVE, ADDITIVE_TILES = (  # for each dim of a pair instead of each pair
-    (TileCosts(30.0, 0.0, 2.2), TileCosts(100.0, 0.0, 4.6)),
+    (TileCosts(60.0, 0.0, 0.7), TileCosts(90.0, 0.0, 3.7)),
     (TileCosts(100.0, 80.0, 1.15), TileCosts(400.0, 250.0, 3.4)),
 )
 TILES_BIASED_MASKED = TileCosts(150.0, 80.0, 5.0), TileCosts(400.0, 250.0, 17.0)
@@ -109,8 +110,9 @@ def dense_reason(call: Call) -> str | None:
         return f"it would store more than {ELEMENTS:,} weights"
     if isinstance(call.score, Additive):
         elements, step = weights * call.q.shape[-1], trains(call)
-        faster = ADDITIVE_TILES[step].time(elements, count_chunks(call)) < ADDITIVE[step].time(elements)
-        return "tiles take less time for additive scores of many pairs" if faster else None
+        tiles, dense = ADDITIVE_TILES[step].time(elements, count_chunks(call)), ADDITIVE[step].time(elements)
+        many = elements > ADDITIVE_ELEMENTS or tiles < dense
+        return "tiles take less time for additive scores of many pairs" if many else None
     dense = dense_time(call)
     return "the tiles of the mask take less time" if tiles_time(call, dense) < dense else None
 

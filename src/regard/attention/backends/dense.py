@@ -22,6 +22,7 @@ from ..parts.positions import DistanceBias
 from ..parts.scores import Dot
 from . import cpu_costs, sdpa
 from .backend import EDGES_ONLY
+from .blockwise.tile import additive_form
 from .reference import drop
 
 name = "dense"
@@ -125,12 +126,18 @@ def scores(q: Tensor, k: Tensor, bias: Bias, p: LoweredCall) -> Tensor:
 
 
 def additive_scores(q: Tensor, k: Tensor, p: LoweredCall) -> Tensor:
-    """Σ weight · act(q + k) of every pair."""
+    """Σ weight · act(q + k) of every pair; without gradients tanh by exponentials of q and k alone, as tiles do."""
     assert p.weight is not None
     k = k if k.shape[1] == q.shape[1] else k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    both = q[:, :, :, None] + k[:, :, None]  # [batch, heads, queries, keys, d]
-    act = both.tanh_() if p.activation == "tanh" else torch.nn.functional.leaky_relu(both, p.slope)
-    return (act @ p.weight.to(q.dtype)[:, None, :, None]).squeeze(-1)
+    q, k = q[:, :, :, None], k[:, :, None]  # [batch, heads, queries, 1, d], [batch, heads, 1, keys, d]
+    if p.activation != "tanh":
+        act = torch.nn.functional.leaky_relu(q + k, p.slope)
+    elif not any(p.needs_grad) and additive_form(p, q, k) == "exponential":
+        one = q.new_ones(())
+        act = torch.add(one, torch.addcmul(one, (2 * q).exp(), (2 * k).exp()).reciprocal_(), alpha=-2.0)
+    else:
+        act = (q + k).tanh_()
+    return (act * p.weight.to(q.dtype)[:, None, None]).sum(-1)
 
 
 def softmax(s: Tensor, sink: Tensor | None) -> Tensor:
