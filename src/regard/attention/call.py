@@ -68,6 +68,17 @@ class Call:
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
+    def biased(self) -> bool:
+        """Whether the position adds numbers to the scores, instead of rotating queries and keys."""
+        return self.position is not None and not self.position.rotates
+
+    @property
+    def learns_position(self) -> bool:
+        """Whether a gradient of the position's own tensors is needed."""
+        tensors = () if self.position is None else self.position.tensors().values()
+        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+    @property
     def empty(self) -> bool:
         """Whether there are no pairs of queries and keys, or the values have no elements."""
         return not self.q.shape[0] * self.q.shape[1] * self.q.shape[2] * self.v.shape[2] * self.v.shape[3]

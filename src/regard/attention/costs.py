@@ -151,9 +151,7 @@ def few_additive_queries(queries: int, keys: int, value_dim: int) -> bool:
 
 def learns_wide_table(call: Call) -> bool:
     """Whether a gradient of the position's own tensors is needed beside heads that are too wide for float32 tiles."""
-    tensors = () if call.position is None else call.position.tensors().values()
-    learned = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return learned and call.q.dtype.itemsize >= 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDE_HEADS
+    return call.learns_position and call.q.dtype.itemsize >= 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDE_HEADS
 
 
 def visited_share(call: Call) -> float:

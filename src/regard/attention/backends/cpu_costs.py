@@ -77,23 +77,26 @@ DENSE = MatrixCosts(9.1, 18.0, 0.44, 0.036, 0.29, 0.21), MatrixCosts(48.0, 40.0,
 DENSE_MASKED = MatrixCosts(12.0, 19.0, 0.56, 0.035, 0.27, 0.2), MatrixCosts(64.0, 21.0, 1.6, 0.11, 1.3, 0.57)
 TILES = TileCosts(100.0, 80.0, 3.7), TileCosts(400.0, 250.0, 13.0)
 TILES_BIASED = TileCosts(150.0, 80.0, 4.0), TileCosts(400.0, 250.0, 13.5)
+TILES_BIASED_MASKED = TileCosts(150.0, 80.0, 5.0), TileCosts(400.0, 250.0, 17.0)
 ADDITIVE, ADDITIVE_TILES = (  # for each dim of a pair instead of each pair
     (TileCosts(60.0, 0.0, 0.7), TileCosts(90.0, 0.0, 3.7)),
     (TileCosts(100.0, 80.0, 1.15), TileCosts(400.0, 250.0, 3.4)),
 )
-TILES_BIASED_MASKED = TileCosts(150.0, 80.0, 5.0), TileCosts(400.0, 250.0, 17.0)
 
 
-def fused_reason(call: Call, made: int) -> str | None:
-    """Why torch's fused kernel would not be fastest; `made` elements of a bias are made for each call."""
+def fused_reason(call: Call, plain: bool, made: int) -> str | None:
+    """Why torch's fused kernel would not be fastest.
+
+    It needs no tensor besides q, k and v in a `plain` call; else `made` elements of a bias are made for each call.
+    """
     if call.empty:
         return None
     few = count_weights(call) <= ELEMENTS
     if few and call.q.dtype == torch.bfloat16 and trains(call):
         return "torch's fused kernel rounds the weights to bfloat16 before their gradients"
     make = MADE * made * 1e-3
-    fused, dense = fused_time(call) + make, dense_time(call) + make
-    tiles = None if is_plain(call) else tiles_time(call, fused)
+    fused, dense = fused_time(call, plain) + make, dense_time(call) + make
+    tiles = None if plain else tiles_time(call, fused)
     if few and dense < fused and (tiles is None or dense <= tiles) and call.grid.queries >= ONE_BLOCK:
         return "the products of all pairs take less time than torch's fused kernel"
     if tiles is None or fused <= tiles:
@@ -117,12 +120,12 @@ def dense_reason(call: Call) -> str | None:
     return "the tiles of the mask take less time" if tiles_time(call, dense) < dense else None
 
 
-def fused_time(call: Call) -> float:
+def fused_time(call: Call, plain: bool) -> float:
     """µs of torch's fused kernel, with a tensor of mask and bias where it needs one."""
     queries = call.grid.queries
-    if learns_bias(call):
+    if call.learns_position:
         return FUSED_LEARNED[trains(call)].time(call)
-    if not is_plain(call):
+    if not plain:
         return FUSED_MASKED[trains(call)].time(call)
     share = min((queries + BLOCK) / (2 * queries), 1.0) if isinstance(call.mask, Causal) else 1.0
     return FUSED[trains(call)].time(call, share)
@@ -130,7 +133,7 @@ def fused_time(call: Call) -> float:
 
 def dense_time(call: Call) -> float:
     """µs of the products of all pairs."""
-    plain = isinstance(call.mask, Everything) and call.bias is None and not is_biased(call)
+    plain = isinstance(call.mask, Everything) and call.bias is None and not call.biased
     return (DENSE if plain else DENSE_MASKED)[trains(call)].time(call)
 
 
@@ -138,7 +141,7 @@ def tiles_time(call: Call, limit: float) -> float:
     """µs of the mask's tiles; more than the limit where there are too few queries for them."""
     if call.grid.queries < FEW_QUERIES:
         return limit + 1.0
-    biased, masked = is_biased(call), not isinstance(call.mask, Everything)
+    biased, masked = call.biased, not isinstance(call.mask, Everything)
     share = 1.0 if call.mask.tensors() and not reads_contents(call) else visited_share(call)
     costs = (TILES_BIASED_MASKED if masked else TILES_BIASED) if biased else TILES
     tiles = costs[trains(call)].time(weighted_pairs(call) * share, count_chunks(call))
@@ -149,24 +152,6 @@ def reads_contents(call: Call) -> bool:
     """Whether the choice is worth looking at the contents of a mask, which every batch has anew."""
     new = bool(call.mask.tensors()) and call.mask.has_tiles
     return new and FUSED_MASKED[trains(call)].time(call) > WAIT
-
-
-def is_plain(call: Call) -> bool:
-    """Whether torch's fused kernel needs no tensor besides q, k and v."""
-    square = call.q.shape[2] == call.k.shape[2]  # torch's causal mask starts at the first key, ours ends at the last
-    masked = not (isinstance(call.mask, Everything) or (isinstance(call.mask, Causal) and square))
-    return not masked and call.bias is None and not is_biased(call)
-
-
-def is_biased(call: Call) -> bool:
-    """Whether the position adds numbers by distance."""
-    return call.position is not None and not call.position.rotates
-
-
-def learns_bias(call: Call) -> bool:
-    """Whether a gradient of the position's own tensors is needed."""
-    tensors = () if call.position is None else call.position.tensors().values()
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def trains(call: Call) -> bool:

@@ -71,7 +71,7 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     if type(call.score) is not Dot or call.score.cap is not None:
         return None
     position = call.position
-    if position is not None and (position.transforms or call.places is not None or sdpa.learns_position(call)):
+    if position is not None and (position.transforms or call.places is not None or call.learns_position):
         return None
     if isinstance(call.mask, Everything) and position is None:
         return functools.partial(attention, tensor=None, dead=None, scale=call.score.factor(call.q.shape[-1]))

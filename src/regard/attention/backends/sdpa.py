@@ -87,15 +87,14 @@ def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
     if call.q.device.type != "cpu" or torch.compiler.is_compiling():
         return None
-    return cpu_costs.fused_reason(call, made_elements(call))
+    return cpu_costs.fused_reason(call, needs_no_tensor(call), made_elements(call))
 
 
 def made_elements(call: Call) -> int:
     """The elements of a bias by distance that are made for each call, or for the layers that share a mask."""
-    biased = call.position is not None and not call.position.rotates
-    if not biased or learns_position(call):
+    if not call.biased or call.learns_position:
         return 0
-    elements = tensor_elements(call, biased, cached_elements(call))
+    elements = tensor_elements(call, True, cached_elements(call))
     if elements > cached_elements(call):
         return elements
     return elements // LAYERS if call.mask.tensors() else 0
@@ -103,7 +102,7 @@ def made_elements(call: Call) -> int:
 
 def needs_no_tensor(call: Call) -> bool:
     """Whether torch's kernels have the mask and position built in."""
-    if call.bias is not None or (call.position is not None and not call.position.rotates):
+    if call.bias is not None or call.biased:
         return False
     square = call.q.shape[2] == call.k.shape[2]  # torch's causal mask starts at the first key, ours ends at the last
     return isinstance(call.mask, Everything) or (isinstance(call.mask, Causal) and square)
@@ -111,7 +110,7 @@ def needs_no_tensor(call: Call) -> bool:
 
 def tensor_reason(call: Call) -> str | None:
     """Why the mask or the bias by distance should not become a tensor; None when it may."""
-    biased = call.position is not None and not call.position.rotates
+    biased = call.biased
     part = type(call.position).__name__ if biased else "this mask"
     needs = f"torch's kernels would need {part} as a tensor of queries × keys"
     if torch.compiler.is_compiling():  # a compiled graph serves every length
@@ -132,7 +131,7 @@ def tensor_reason(call: Call) -> str | None:
 
 def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
     """Why a GPU should not get the mask or the bias as a tensor; None when that is faster than its tiles."""
-    if biased and learns_position(call):
+    if biased and call.learns_position:
         return f"{needs}, and sum its gradient over all pairs"
     if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
         return f"{needs}, and their gradients may differ from call to call"
@@ -157,12 +156,6 @@ def bias_limit(call: Call) -> int:
     return TABLE_ELEMENTS if table and not trains else BIAS_ELEMENTS  # gradients of large calls differ from run to run
 
 
-def learns_position(call: Call) -> bool:
-    """Whether a gradient of the position's own tensors is needed."""
-    tensors = () if call.position is None else call.position.tensors().values()
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-
-
 def chosen_by_shape(call: Call) -> bool:
     """Whether this backend would also be chosen for other contents of the mask's tensors."""
     return not (cpu_costs.reads_contents if call.q.device.type == "cpu" else reads_contents)(call)
@@ -178,7 +171,7 @@ def tensor_elements(call: Call, biased: bool, limit: int) -> int:
     batch, heads = (shape[-4], shape[-3]) if len(shape) == 4 else (1, 1)
     rows = grid.queries if biased or shape[-2] > 1 or grid.queries == 1 else 1
     if biased and call.position is not None:
-        batch, heads = (grid.batch if learns_position(call) else batch), grid.heads
+        batch, heads = (grid.batch if call.learns_position else batch), grid.heads
     return batch * heads * rows * grid.keys
 
 
@@ -233,7 +226,7 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     score, position = call.score, call.position
     if type(score) is not Dot or call.q.shape[-1] != call.v.shape[-1]:
         return None
-    if position is not None and (position.transforms or call.places is not None or learns_position(call)):
+    if position is not None and (position.transforms or call.places is not None or call.learns_position):
         return None
     if score.factor(call.q.shape[-1]) <= 0 or compute_dtype(call) != call.q.dtype:  # `run` turns the sign, and casts
         return None
