@@ -532,12 +532,13 @@ class Survey:
         return ratios[min(int(share * len(ratios)), len(ratios) - 1)] if ratios else math.nan
 
     def as_dict(self) -> dict[str, object]:
+        threads = "" if torch.cuda.is_available() else f" --threads {torch.get_num_threads()}"
         return {
             "device": self.device,
             "seed": self.seed,
             "versions": machine.versions(),
             "date": datetime.now(UTC).date().isoformat(),
-            "command": f"regard bench --survey --calls {self.calls} --seed {self.seed}",
+            "command": f"regard bench --survey --calls {self.calls} --seed {self.seed}{threads}",
             "threads": torch.get_num_threads(),
             "quantiles": {name: round(self.quantile(x), 3) for name, x in QUANTILES.items()},
             "drawn": self.calls,
