@@ -240,7 +240,7 @@ def test_commands_with_smiles(tmp_path: Path) -> None:
     small = ("--epochs", "3", "--device", "cpu", "--set", "dim=16")
     done = call("train", "graphs", "--train", tmp_path / "m.csv", "--out", tmp_path / "run", *small)
     assert done.exit_code == 0, done.stderr
-    assert "1 malformed lines were skipped" in done.stderr
+    assert "1 malformed line was skipped" in done.stderr
     said = json.loads(call("predict", tmp_path / "run", "CCCO", "--json").stdout)
     assert said[0]["input"] == "CCCO" and math.isfinite(said[0]["value"])
 

@@ -131,4 +131,4 @@ def test_each_process_reports_the_faults_of_its_own_parts(
         faults = list(config.task.read(config.train, config.settings).faults)
         report_faults(faults, tmp_path, config.task.reads_parts(config.settings))
         said = capsys.readouterr().err
-        assert ("edges-1.csv:2" in said and "1 malformed lines were skipped." in said) == reported, said
+        assert ("edges-1.csv:2" in said and "1 malformed line was skipped." in said) == reported, said

@@ -220,6 +220,7 @@ def test_a_dev_file_without_examples_ends_before_training(tmp_path: Path) -> Non
     done = classify(table, dev, tmp_path / "out")
     assert done.exit_code == 1 and "No example was read from" in done.output and "no rows" in done.output
     assert not (tmp_path / "out" / "run.json").exists()
+    assert done.output.count("no rows") == 1 and "faults.txt" not in done.output, "told once, and listed nowhere"
 
 
 @pytest.mark.parametrize(

@@ -193,8 +193,8 @@ def evaluate(
 
         task, model, _ = open_run(run, parse_assignments(changed))
         reading = task.read(data, task.settings)
-        report_faults(reading.faults)
         reading.require_examples()
+        report_faults(reading.faults)
         split = split or part
         reading = reading.select(split) if split else select_split(reading, "test", "dev")
         report_unknown_labels(task, reading.examples)
@@ -374,7 +374,8 @@ def report_faults(faults: Sequence["Fault"], out: Path | None = None, every_proc
     for fault in faults[:5]:
         print_message(str(fault))
     where = f", listed in {out / 'faults.txt'}" if out is not None and is_main_process() else ""
-    print_message(f"{len(faults)} malformed lines were skipped{where}.")
+    lines = "1 malformed line was" if len(faults) == 1 else f"{len(faults):,} malformed lines were"
+    print_message(f"{lines} skipped{where}.")
 
 
 def report_unknown_labels(task: "AnyTask", examples: Sequence[object]) -> None:

@@ -169,12 +169,12 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
     train = config.task.read(config.train, config.settings)
     dev = config.task.read(config.dev, config.settings) if config.dev else None
     readings: list[Reading[object]] = [train] if dev is None else [train, dev]
-    faults = [fault for reading in readings for fault in reading.faults]
-    report_faults(faults)
     for reading in readings:
         if strict:
             reading.strict()
         reading.require_examples()
+    faults = [fault for reading in readings for fault in reading.faults]
+    report_faults(faults)
     held_out = dev is None and all(split_of(example) != "dev" for example in train.examples)
     train, validation = split_data(train, dev, config.task, config.training.seed)
     notes = list(dict.fromkeys(note for reading in readings for note in reading.notes))
