@@ -57,7 +57,7 @@ def find_recipe(name: str) -> Recipe:
 def read_recipe(name: str, text: str) -> Recipe:
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise BadInput(f"The recipe {name} is not TOML: {error}.") from None
     expected, settings = data.get("expected", {}), data.get("settings", {})
     complete = isinstance(data.get("task"), str) and isinstance(settings, dict) and isinstance(expected, dict)

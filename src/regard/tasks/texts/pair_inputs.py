@@ -153,7 +153,7 @@ def parse_object(given: object) -> object:
         return given
     try:
         return json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{given!r:.60} is no JSON object ({error}). Mend it, or give the texts themselves.") from None
 
 

@@ -117,6 +117,6 @@ def candidates_in(given: Mapping[str, object], names: Sequence[str]) -> list[str
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.lstrip().startswith("[") else [value]
-        except ValueError:  # a text that begins with a bracket
+        except (ValueError, RecursionError):  # a text that begins with a bracket
             value = [value]
     return [str(text) for text in value] if isinstance(value, list) else None
