@@ -13,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import BadInput, Missing, Unsupported
 from regard.models.tokenizers.files import BERT, CLIP, GPT2, ROBERTA, T5
+from regard.models.tokenizers.sentencepiece import read_pieces
 from regard.models.tokenizers.tokenizer import Tokenizer
 from regard.models.tokenizers.training import Special
 
@@ -572,3 +573,11 @@ def test_without_the_library_the_line_that_installs_it(tmp_path, monkeypatch, ki
     with pytest.raises(Missing, match=r'pip install "regard\[train\]"'):
         Tokenizer.train(CORPUS)
     assert Tokenizer.from_folder(tmp_path / "nothing here") is None
+
+
+def test_a_map_of_characters_that_is_cut_off(tmp_path):
+    """Its first four bytes ask for 4 GB, for which the library may end the process."""
+    piece = b"\x0a\x03\x0a\x01a"
+    (tmp_path / "spiece.model").write_bytes(piece + b"\x1a\x06\x12\x04\xff\xff\xff\xff")
+    with pytest.raises(BadInput, match="map of characters is cut off"):
+        read_pieces(tmp_path / "spiece.model")

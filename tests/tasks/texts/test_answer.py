@@ -76,6 +76,13 @@ def test_faults_say_where(tmp_path: Path) -> None:
     assert "squad.json:1: the question 'Who ?': the answer is 'Ada', but the context has 'wro' at 4" in str(fault)
 
 
+def test_an_offset_of_too_many_digits(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"question,context,answer,answer_start\nWho sat?,The cat sat.,cat,{'4' * 5000}\n")
+    (fault,) = read_answers([path]).faults
+    assert not fault.cause and "wanted a character of the context" in str(fault)
+
+
 def test_a_small_model_answers(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(squad(make(300)))
     (tmp_path / "test.json").write_text(squad(make(40, seed=1)))

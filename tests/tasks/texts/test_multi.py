@@ -98,6 +98,7 @@ def test_the_loss_is_the_weighted_sum_of_the_heads(heads: Path) -> None:
     ("text", "message"),
     [
         ("x = 1", "needs task = one of 'classify', 'pairs'"),
+        ('[a]\ntask = ["classify"]', "needs task = one of 'classify', 'pairs'"),
         ('[a]\ntask = "classify"', "names no file"),
         ('[a]\ntask = "classify"\ntrain = "x.csv"\nweight = 0', "weight of the head a is 0"),
         ('[a]\ntask = "classify"\ntrain = "x.csv"\nlabl = "y"', "Did you mean 'label'"),

@@ -160,7 +160,8 @@ def cell_answers(table: Table, row: Row, name: str, start: str | None, context: 
     if isinstance(value, dict):
         texts, offsets = value.get("text"), value.get("answer_start")
     else:
-        texts, offsets = value, int(offset) if isinstance(offset, str) and offset.isdecimal() else offset
+        short = isinstance(offset, str) and offset.isdecimal() and len(offset) < 20
+        texts, offsets = value, int(str(offset)) if short else offset
     texts = texts if isinstance(texts, list) else [] if texts in (None, "") else [texts]
     offsets = offsets if isinstance(offsets, list) else [offsets] * len(texts)
     answers = []

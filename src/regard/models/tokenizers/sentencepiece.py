@@ -64,8 +64,15 @@ def parse_pieces(path: Path, message: list[Field]) -> Pieces:
     return Pieces(
         [(as_bytes(piece[1]).decode(), struct.unpack("<f", as_bytes(piece.get(2, bytes(4))))[0]) for piece in pieces],
         [as_number(piece.get(3, 1)) for piece in pieces],
-        as_bytes(normalizer.get(2, b"")),
+        checked_charsmap(as_bytes(normalizer.get(2, b""))),
     )
+
+
+def checked_charsmap(charsmap: bytes) -> bytes:
+    """The map of characters, whose first four bytes say how long its trie is: so much is asked for to read it."""
+    if charsmap and int.from_bytes(charsmap[:4], "little") > len(charsmap) - 4:
+        raise ValueError("its map of characters is cut off")
+    return charsmap
 
 
 def messages_inside(message: list[Field], number: int) -> list[bytes]:

@@ -55,7 +55,7 @@ def read_heads(path: Path) -> list[tuple[HeadSpec, dict[str, list[str]]]]:
         ) from None
     heads = []
     for name, table in document.items():
-        if not isinstance(table, dict) or table.get("task") not in HEAD_SETTINGS:
+        if not isinstance(table, dict) or str(table.get("task")) not in HEAD_SETTINGS:
             raise BadInput(f"{path}: the head {name} needs task = one of {', '.join(map(repr, HEAD_SETTINGS))}.")
         weight = table.get("weight", 1.0)
         if not isinstance(weight, int | float) or weight <= 0:
