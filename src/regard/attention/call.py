@@ -68,7 +68,7 @@ class Call:
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
-    def biased(self) -> bool:
+    def adds_bias(self) -> bool:
         """Whether the position adds numbers to the scores, instead of rotating queries and keys."""
         return self.position is not None and not self.position.rotates
 

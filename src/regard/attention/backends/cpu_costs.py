@@ -133,7 +133,7 @@ def fused_time(call: Call, plain: bool) -> float:
 
 def dense_time(call: Call) -> float:
     """µs of the products of all pairs."""
-    plain = isinstance(call.mask, Everything) and call.bias is None and not call.biased
+    plain = isinstance(call.mask, Everything) and call.bias is None and not call.adds_bias
     return (DENSE if plain else DENSE_MASKED)[trains(call)].time(call)
 
 
@@ -141,7 +141,7 @@ def tiles_time(call: Call, limit: float) -> float:
     """µs of the mask's tiles; more than the limit where there are too few queries for them."""
     if call.grid.queries < FEW_QUERIES:
         return limit + 1.0
-    biased, masked = call.biased, not isinstance(call.mask, Everything)
+    biased, masked = call.adds_bias, not isinstance(call.mask, Everything)
     share = 1.0 if call.mask.tensors() and not reads_contents(call) else visited_share(call)
     costs = (TILES_BIASED_MASKED if masked else TILES_BIASED) if biased else TILES
     tiles = costs[trains(call)].time(weighted_pairs(call) * share, count_chunks(call))

@@ -106,13 +106,15 @@ def products(q: Tensor, k: Tensor, bias: Bias, scale: float) -> Tensor:
     kv_heads, keys = k.shape[1], k.shape[2]
     rows = q.reshape(batch * kv_heads, heads // kv_heads * queries, dim)
     columns = k.reshape(batch * kv_heads, keys, dim).mT
-    s = torch.baddbmm(nothing(q.dtype, q.device), rows, columns, beta=0, alpha=scale).view(batch, heads, queries, keys)
+    s = torch.baddbmm(unused_input(q.dtype, q.device), rows, columns, beta=0, alpha=scale).view(
+        batch, heads, queries, keys
+    )
     return s if bias is None else s.add_(bias)
 
 
 @tensor_cache
-def nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What `baddbmm` adds nothing of."""
+def unused_input(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The summand that `baddbmm` wants and, with beta = 0, does not read."""
     return torch.zeros((1, 1, 1), dtype=dtype, device=device)
 
 
@@ -120,14 +122,13 @@ def scores(q: Tensor, k: Tensor, bias: Bias, p: LoweredCall) -> Tensor:
     """Every pair's score with its cap and bias."""
     if p.weight is None and p.cap is None:
         return products(q, k, bias, p.scale)
-    s = products(q, k, None, p.scale) if p.weight is None else additive_scores(q, k, p)
+    s = products(q, k, None, p.scale) if p.weight is None else additive_scores(q, k, p.weight, p)
     s = s if p.cap is None else p.cap * torch.tanh(s / p.cap)
     return s if bias is None else s + bias
 
 
-def additive_scores(q: Tensor, k: Tensor, p: LoweredCall) -> Tensor:
+def additive_scores(q: Tensor, k: Tensor, weight: Tensor, p: LoweredCall) -> Tensor:
     """Σ weight · act(q + k) of every pair; without gradients tanh by exponentials of q and k alone, as tiles do."""
-    assert p.weight is not None
     k = k if k.shape[1] == q.shape[1] else k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     q, k = q[:, :, :, None], k[:, :, None]  # [batch, heads, queries, 1, d], [batch, heads, 1, keys, d]
     if p.activation != "tanh":
@@ -137,7 +138,7 @@ def additive_scores(q: Tensor, k: Tensor, p: LoweredCall) -> Tensor:
         act = torch.add(one, torch.addcmul(one, (2 * q).exp(), (2 * k).exp()).reciprocal_(), alpha=-2.0)
     else:
         act = (q + k).tanh_()
-    return (act * p.weight.to(q.dtype)[:, None, None]).sum(-1)
+    return (act * weight.to(q.dtype)[:, None, None]).sum(-1)
 
 
 def softmax(s: Tensor, sink: Tensor | None) -> Tensor:

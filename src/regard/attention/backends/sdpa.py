@@ -92,7 +92,7 @@ def slower_reason(call: Call) -> str | None:
 
 def made_elements(call: Call) -> int:
     """The elements of a bias by distance that are made for each call, or for the layers that share a mask."""
-    if not call.biased or call.learns_position:
+    if not call.adds_bias or call.learns_position:
         return 0
     elements = tensor_elements(call, True, cached_elements(call))
     if elements > cached_elements(call):
@@ -102,7 +102,7 @@ def made_elements(call: Call) -> int:
 
 def needs_no_tensor(call: Call) -> bool:
     """Whether torch's kernels have the mask and position built in."""
-    if call.bias is not None or call.biased:
+    if call.bias is not None or call.adds_bias:
         return False
     square = call.q.shape[2] == call.k.shape[2]  # torch's causal mask starts at the first key, ours ends at the last
     return isinstance(call.mask, Everything) or (isinstance(call.mask, Causal) and square)
@@ -110,7 +110,7 @@ def needs_no_tensor(call: Call) -> bool:
 
 def tensor_reason(call: Call) -> str | None:
     """Why the mask or the bias by distance should not become a tensor; None when it may."""
-    biased = call.biased
+    biased = call.adds_bias
     part = type(call.position).__name__ if biased else "this mask"
     needs = f"torch's kernels would need {part} as a tensor of queries × keys"
     if torch.compiler.is_compiling():  # a compiled graph serves every length
