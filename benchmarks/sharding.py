@@ -2,6 +2,7 @@
 
     python benchmarks/sharding.py                 # all of it, into benchmarks/results/sharding.json and the page
     python benchmarks/sharding.py --only torch    # one part: calls, predictions, gloo, torch
+    python benchmarks/sharding.py --only gpu      # processes that share a GPU: random calls over gloo; and NCCL
     python benchmarks/sharding.py --write         # docs/sharding-results.md from the results
 
 `calls` are random calls over 2 to 8 processes in float64 (outputs and all gradients, twice for the same bits); `gloo`
@@ -59,6 +60,34 @@ def random_calls(calls: int, first: int) -> list[dict[str, float | int | bool]]:
         rows.append(row)
         first = last
     return rows
+
+
+def gpu_calls(calls: int, first: int) -> dict[str, Any]:
+    """Random calls in float32 over processes that share one GPU, over gloo; NCCL takes one process a GPU."""
+    sys.path.insert(0, str(ROOT / "tests" / "distributed"))
+    from random_shards import run_ranks  # type: ignore[import-not-found]
+
+    rows: list[dict[str, Any]] = []
+    runs = (("gloo", 2, calls), ("gloo", 4, calls // 2), ("nccl", 1, calls // 4), ("nccl", 2, 1))
+    for messages, ranks, count in runs:
+        started, row = time.time(), {"messages": messages, "ranks": ranks, "calls": count, "first": first}
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = [
+                    one
+                    for rank in run_ranks(ranks, Path(folder), first, first + count, "check_on_gpu", messages)
+                    for one in rank["calls"]
+                ]
+            except Exception as error:
+                row["refused"] = str(error).strip()[-600:]
+            else:
+                worst = max(found, key=lambda one: one["share"])
+                row |= {"greatest share of the allowed error": worst["share"], "worst": worst["call"]}
+                row["same bits twice"] = all(one["same bits"] for one in found)
+        rows.append(row | {"seconds": round(time.time() - started)})
+        print(rows[-1], flush=True)
+        first += count
+    return {"device": torch.cuda.get_device_name(), "rows": rows}
 
 
 def masks(tokens: int) -> dict[str, rg.Mask]:
@@ -125,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--first", type=int, default=1000, help="the number of the first random call")
-    parser.add_argument("--only", choices=["calls", "predictions", "gloo", "torch"])
+    parser.add_argument("--only", choices=["calls", "predictions", "gloo", "torch", "gpu"])
     parser.add_argument("--write", action="store_true", help="write the pages only")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -134,9 +163,11 @@ def main() -> None:
         "gloo": lambda: [gloo(ranks) for ranks in (2, 3, 4)],
         "torch": lambda: [beside_torch(ranks) for ranks in (2, 4)],
         "calls": lambda: random_calls(args.calls, args.first),
+        "gpu": lambda: gpu_calls(args.calls // 5, args.first),
     }
     result = json.loads(args.out.read_text("utf8")) if args.out.is_file() else {}
-    chosen = [] if args.write else [args.only] if args.only else list(parts)
+    all_parts = [name for name in parts if name != "gpu" or torch.cuda.is_available()]
+    chosen = [] if args.write else [args.only] if args.only else all_parts
     for name in chosen:
         result |= {"date": date.today().isoformat(), "versions": machine.versions(), "devices": machine.devices()}
         result[name] = parts[name]()

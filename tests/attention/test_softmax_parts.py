@@ -80,7 +80,7 @@ def test_a_new_sink_or_bias_of_the_same_shape_is_not_the_old_one() -> None:
 def test_plan_says_why_not_sdpa() -> None:
     parts: list[dict[str, Any]] = [
         {"score": rg.Dot(cap=50.0)},
-        {"sink": rg.Sink()},
+        {"sink": rg.Sink(), "mask": rg.Window(1, 1)},
         {"bias": rg.PairBias(torch.zeros(5, 7, requires_grad=True))},
     ]
     for given, word in zip(parts, ("cap", "sink", "bias"), strict=True):
@@ -89,7 +89,28 @@ def test_plan_says_why_not_sdpa() -> None:
         assert plan.backend == "dense"  # few pairs on a CPU
         assert str(next(iter(given.values()))) in plan.description
     x = torch.zeros(1, 4, 1024, 8)
-    assert rg.plan(x, x, x, sink=rg.Sink()).backend == "blockwise"
+    assert rg.plan(x, x, x, sink=rg.Sink()).backend == "sdpa"
+    assert rg.plan(x, x, x, sink=rg.Sink(), mask=rg.Window(8, 8)).backend == "blockwise"
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("mask", [None, rg.Causal()], ids=["all pairs", "causal"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_torch_kernels_differentiate_a_sink(dtype: torch.dtype, mask: rg.Mask | None, kv_heads: int) -> None:
+    """With the output and log-sum-exp that count the sink, torch's own backward gives its gradients."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, heads, 37, 8, generator=g).to(dtype).requires_grad_() for heads in (4, kv_heads, kv_heads)
+    )
+    logits = torch.randn(4, generator=g).requires_grad_()
+    results = []
+    for backend in ("sdpa", "reference"):
+        output = rg.attend(q, k, v, mask=mask, sink=rg.Sink(logits), backend=backend)
+        grads = torch.autograd.grad(output.double().sin().sum(), (q, k, v, logits))
+        results.append((output, *grads))
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    for x, expected in zip(*results, strict=True):
+        torch.testing.assert_close(x, expected, rtol=tolerance, atol=tolerance)
 
 
 WRONG: dict[str, tuple[Any, list[str]]] = {

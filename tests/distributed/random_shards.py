@@ -24,7 +24,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 import regard as rg
-from regard.bench.differential.oracle import Case, make_leaves, random_gradient
+from regard.bench.differential.oracle import (
+    Case,
+    cancellation_sizes,
+    compare_results,
+    make_leaves,
+    random_gradient,
+    reference_errors,
+    results,
+    round_case,
+)
 from regard.bench.differential.random_calls import KINDS, RandomCalls
 from regard.distributed import Layout
 from regard.distributed.assignment import STRATEGIES
@@ -34,19 +43,22 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.processes import run_processes
 
 
-def random_case(number: int, ranks: int) -> tuple[Case, dict[str, Any], Layout]:
+def random_case(
+    number: int, ranks: int, dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> tuple[Case, dict[str, Any], Layout]:
     """A call, features of its edges where it has a graph, and a layout."""
     draw = RandomCalls(f"sharded {number}")
     queries = draw.rng.randint(ranks, 90)
     keys = queries if draw.chance(0.7) else draw.rng.randint(ranks, 120)
     mask = KINDS[number % len(KINDS)] if number % 2 else "any"
-    case = draw.case(queries, keys, torch.float64, mask, small=True, others=draw.chance(0.4), places=draw.chance(0.25))
+    case = draw.case(queries, keys, dtype, mask, small=True, others=draw.chance(0.4), places=draw.chance(0.25))
     edges = {}
     if isinstance(case.mask, rg.Edges) and draw.chance(0.7):
         case, edges = add_edge_features(draw, case)
     tile = draw.rng.choice([None, 1, 3, 4, 16])
     tile = tile if tile and min(queries, keys) > tile * (ranks - 1) else None
     mask = case.mask if case.places is None or case.mask is None else case.places.place(case.mask)
+    mask = mask if mask is None else mask.to(device)
     layout = rg.shard(mask, (queries, keys), strategy=draw.rng.choice(["auto", *STRATEGIES]), tile=tile)
     return case, edges, layout
 
@@ -110,26 +122,61 @@ def counted_exchanges() -> Iterator[list[passes.Exchange]]:
         passes.new_exchange = original
 
 
-def run(case: Case, edges: dict[str, Any], layout: Layout | None) -> dict[str, Tensor]:
+def run(case: Case, edges: dict[str, Any], layout: Layout | None, device: str = "cpu") -> dict[str, Tensor]:
     """The output and all gradients by name, of the whole sequence on every rank."""
-    leaves, parts = make_leaves(case, torch.float64, torch.float64)
+    leaves, parts = make_leaves(case, case.dtype, case.carried or case.dtype, device)
     if edges:
         copies = {name: x.detach().clone().requires_grad_() for name, x in edges["edges"].tensors().items()}
         leaves, parts = leaves | copies, parts | {"edges": rg.EdgeFeatures(**copies)}
-    options = parts | {"mask": case.mask, "places": case.places, "dropout": case.dropout}
+    mask, places = move(case, device)
+    options = parts | {"mask": mask, "places": places, "dropout": case.dropout}
     options["generator"] = torch.Generator().manual_seed(case.seed)
     q, k, v = (leaves[name] for name in "qkv")
     if layout is None:
         output = rg.attend(q, k, v, **options, backend="reference")
-        output.backward(random_gradient(output, torch.float64, case.seed))
+        output.backward(random_gradient(output, case.dtype, case.seed))
     else:
         own = (layout.split(x, keys=n > 0) for n, x in enumerate((q, k, v)))
         part = rg.attend(*own, **options, layout=layout)
         output = layout.gather(part.detach())
-        part.backward(layout.split(random_gradient(output, torch.float64, case.seed)))
+        part.backward(layout.split(random_gradient(output, case.dtype, case.seed).to(device)))
         for x in (q, k, v):  # each rank has the gradient of its own tokens
             dist.all_reduce(x.grad)
     return {"output": output.detach()} | {name: x.grad for name, x in leaves.items() if x.grad is not None}
+
+
+def move(case: Case, device: str) -> tuple[rg.Mask | None, rg.Places | None]:
+    """The mask and the places of a case on a device."""
+    mask = case.mask if case.mask is None else case.mask.to(device)
+    places = case.places
+    if places is not None:
+        places = replace(places, **{name: x.to(device) for name, x in places.tensors().items()})
+    return mask, places
+
+
+def compare_on_gpu(number: int, ranks: int) -> dict[str, object]:
+    """One random call in float32 with all ranks on one GPU, beside the oracle: the share of the allowed error."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    case, _, layout = random_case(number, ranks, torch.float32, device)
+    first, again = ({name: x.cpu() for name, x in run(case, {}, layout, device).items()} for _ in range(2))
+    rounded = round_case(case)
+    truth = results(rounded, "reference", torch.float64, torch.float64)
+    actual = {name if name == "output" else f"gradient of {name}": x for name, x in first.items()}
+    found = compare_results("sharded", actual, truth, reference_errors(case, truth), cancellation_sizes(rounded))
+    worst = max(found, key=lambda one: one.error / one.limit if one.limit else math.inf)
+    bits = all(torch.equal(x, again[name]) for name, x in first.items())
+    share = worst.error / worst.limit if worst.limit else math.inf
+    return {"call": f"{number}: {case} on {layout!r}: {worst.name}", "share": share, "same bits": bits}
+
+
+def check_on_gpu(folder: Path, first: int, last: int, messages: str = "gloo") -> None:
+    """Random calls whose ranks share the one GPU."""
+    torch.set_num_threads(1)
+    dist.init_process_group(messages, timeout=timedelta(seconds=60))
+    calls = [compare_on_gpu(number, dist.get_world_size()) for number in range(first, last)]
+    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps({"calls": calls}))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def compare_views(layout: Layout, case: Case, edges: dict[str, Any]) -> float:
@@ -266,11 +313,10 @@ def check(folder: Path, first: int, last: int) -> None:
     dist.destroy_process_group()
 
 
-def run_ranks(ranks: int, folder: Path, first: int, last: int) -> list[dict]:
+def run_ranks(ranks: int, folder: Path, first: int, last: int, check: str = "check", *more: object) -> list[dict]:
     """What every rank found in the random calls first … last − 1, each rank a process."""
-    run_processes(
-        "tests.distributed.random_shards", "check", ranks, folder, first, last, timeout=200 + 20 * (last - first)
-    )
+    timeout = 200 + 20 * (last - first)
+    run_processes("tests.distributed.random_shards", check, ranks, folder, first, last, *more, timeout=timeout)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 

@@ -25,7 +25,7 @@ from ..parts.pair_bias import PairBias
 from ..parts.positions import Alibi, Bias, T5Bias
 from ..parts.scores import Additive, Dot
 from ..tracing import in_cuda_graph, shapes_only
-from . import cpu_costs
+from . import cpu_costs, fused_sinks
 from .backend import EDGES_ONLY
 from .triton import MAX_HEAD_DIM
 
@@ -64,8 +64,8 @@ def unsupported_reason(call: Call) -> str | None:
         return f"{type(call.score).__name__} changes q and k, which {call.q.dtype} would round before the product"
     if call.score.cap is not None:
         return "torch's kernels have no cap on scores"
-    if call.sink is not None:
-        return "torch's kernels have no sink in their softmax"
+    if call.sink is not None and (why := fused_sinks.unsupported_reason(call)) is not None:
+        return why
     if call.dropout:
         return "torch draws its own dropout, which no other backend could repeat"
     if call.bias is not None:
@@ -178,6 +178,8 @@ def tensor_elements(call: Call, biased: bool, limit: int) -> int:
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     with without_autocast(call.q.device):
+        if call.sink is not None:
+            return fused_sinks.solve(lower(call))[0]
         if call.position is None and isinstance(call.score, Dot):
             q, k, scale = call.score.lower(call.q, call.k)
         else:
