@@ -25,6 +25,7 @@ __all__ = [
     "assert_backends_agree",
     "assert_same_results",
     "cancellation_sizes",
+    "compare_backends",
     "make_leaves",
     "poison_memory",
     "random_gradient",

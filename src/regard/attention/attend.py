@@ -108,7 +108,7 @@ def attend(
             return parts.method.attend(call)
     if usual:
         remember_warm(q, k, v, score, position, mask, backend, plan, call)
-    output = run(plan, q, k, v, call)
+    output = run(plan, q, k, v, position, call)
     if (
         plan.unmasked or edges is not None or is_finite_or_unchecked(q, k, v, output)
     ):  # along edges nothing else is read
@@ -141,7 +141,7 @@ def attend_warm(
             plan = plan_alike(mask, entry, key)
         if plan is None or plan.function is None:
             return None
-        output = plan.function(q, k, v)
+        output = apply_function(plan, q, k, v, position)
     except (AttributeError, IndexError, RuntimeError, TypeError):
         return None
     if plan.unmasked or is_finite_or_unchecked(q, k, v, output):
@@ -167,7 +167,10 @@ def remember_warm(
     if function is None:
         return
     key = warm_key(q, k, v, score, position, backend)
-    fixed = plan if function is plan.function else ExecutionPlan(plan.backend, plan.unmasked, False, function)
+    learns = call is not None and call.learns_position
+    fixed = (
+        plan if function is plan.function else ExecutionPlan(plan.backend, plan.unmasked, False, function, None, learns)
+    )
     warm_entry(mask, position, score).warm.put(key, fixed)
     if plan.of_mask is not None and mask is not None and (shapes := mask_shapes(mask)) is not None:
         CACHE.functions.put((shapes, key), plan.of_mask)
@@ -178,7 +181,8 @@ def warm_entry(mask: Mask | None, position: Position | None, score: Score | None
     mask = EVERYTHING if mask is None else mask
     if position is score is None:
         return mask_cache(mask)
-    return mask_cache(mask, *[part for part in (position, score) if part is not None and part.tensors()])
+    stay = [part for part in (position, score) if part is not None and part.tensors()]
+    return mask_cache(mask, *[part for part in stay if part is not position or not is_learned(position)])
 
 
 def plan_alike(mask: Mask, entry: MaskCache, key: Hashable) -> ExecutionPlan | None:
@@ -226,11 +230,23 @@ def keep_out_nonfinite(
     return attend_to_finite(q, k, v, EVERYTHING if parts.mask is None else parts.mask, visible, output.detach())
 
 
-def run(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, call: Call | None) -> Tensor:
-    """The output of a call that a plan was made for; `call` is None where the plan has a function of q, k and v."""
+def run(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, position: Position | None, call: Call | None) -> Tensor:
+    """The output of a call that a plan was made for; `call` is None where the plan has a function."""
     if plan.function is not None:
-        return plan.function(q, k, v)
+        return apply_function(plan, q, k, v, position)
     return plan.backend.run(call)  # type: ignore[union-attr, arg-type]
+
+
+def apply_function(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, position: Position | None) -> Tensor:
+    """The output by the plan's function, which takes a table that is being learned."""
+    return plan.function(q, k, v, position.table) if plan.learns else plan.function(q, k, v)  # type: ignore
+
+
+def is_learned(position: Position | None) -> bool:
+    """Whether a gradient of the position's own tensors is needed."""
+    return (
+        position is not None and torch.is_grad_enabled() and any(x.requires_grad for x in position.tensors().values())
+    )
 
 
 def run_masked(
@@ -333,7 +349,8 @@ def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Ex
     function = prepare(call) if prepare is not None and plain else None
     alike = plain and key is not None and CACHE.choices.find((key, shapes)) is not None
     of_mask = OF_MASK[chosen.name](call) if alike else None
-    return ExecutionPlan(chosen, isinstance(call.mask, Everything), call.empty, function, of_mask)
+    learns = function is not None and call.learns_position
+    return ExecutionPlan(chosen, isinstance(call.mask, Everything), call.empty, function, of_mask, learns)
 
 
 def mask_shapes(mask: Mask) -> Hashable:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+AttentionFunction = Callable[..., Tensor]
+"""From q, k and v, and from a table by distance where that is learned, to the output."""
 FunctionOfMask = Callable[[Mask], AttentionFunction]
 """Makes the function of a plan for a mask with other contents."""
 Reference = tuple["weakref.ref[Mask | Tensor]", Tensor | int | None]
@@ -102,8 +103,10 @@ class ExecutionPlan(Storage):
         empty: bool = False,
         function: AttentionFunction | None = None,
         of_mask: FunctionOfMask | None = None,
+        learns: bool = False,
     ) -> None:
         super().__init__()
+        self.learns = learns  # whether `function` takes the position's tensors
         self.function = function
         self.of_mask = of_mask
         self.backend = backend

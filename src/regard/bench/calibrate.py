@@ -1,4 +1,4 @@
-"""Measures what `attention.costs` decides by: masks as tensors beside tiles, on the GPU of this machine."""
+"""Measures what `attention.costs` decides by: masks as tensors, tiles and products, on the GPU of this machine."""
 
 import json
 from collections.abc import Callable
@@ -7,21 +7,22 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
 import regard as rg
 from regard import machine
-from regard.attention.costs import HEAD_DIM, TILE, PassCosts, assume_costs
+from regard.attention.costs import TILE, KernelCosts, PassCosts
 from regard.attention.execution import CACHE
 from regard.attention.parts.mask import NONE, PairGrid, Tiling
 from regard.errors import Unsupported
 
 SMALL = (1, 2, 128)  # batch, heads, tokens of a call that costs the host more than the GPU
-LARGE = (16, 12, 2048)  # and of one that does not
+LARGE = (11, 12, 2048)  # and of one that does not: as many blocks for each multiprocessor
+HEAD_DIM, DIMS = 64, (16, 64, 128, 256)  # of the small calls, and of the large ones
 WINDOW = {128: 16, 2048: 768}  # before and after, by tokens: most tiles of the large call are visited
-NEVER = PassCosts(1e9, 1e9, 0.0, 0.0, 0.0)  # dense is never faster
-ALWAYS = PassCosts(0.0, 0.0, 1e9, 1e9, 0.0)
+BACKENDS = {"tensor": "sdpa", "tiles": "triton", "products": "dense"}
 KINDS = [(itemsize, mode) for itemsize in (2, 4) for mode in ("forward", "training")]
 
 
@@ -35,52 +36,75 @@ def calibrate(out: Path) -> dict[str, PassCosts]:
         "versions": machine.versions(),
         "date": datetime.now(UTC).date().isoformat(),
         "command": "regard bench --calibrate",
-        "costs": {kind: {name: round(x, 3) for name, x in asdict(values).items()} for kind, values in costs.items()},
+        "costs": {kind: asdict(values, dict_factory=rounded) for kind, values in costs.items()},
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=2) + "\n")
     return costs
 
 
+def rounded(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A dictionary of costs with a few digits, which is all that is known of them."""
+    few = lambda x: float(f"{x:.4g}")  # noqa: E731
+    numbers = {name: {str(dim): few(y) for dim, y in x.items()} for name, x in fields if name == "pair"}
+    return {name: few(x) if isinstance(x, float) else x for name, x in fields} | numbers
+
+
 def measure_costs(itemsize: int, training: bool) -> PassCosts:
     """The costs of calls with elements of that size."""
     dtype = torch.bfloat16 if itemsize == 2 else torch.float32
-    dense_host, tiles_host = (time_call(SMALL, dtype, training, costs) for costs in (ALWAYS, NEVER))
-    dense, tiles = (time_call(LARGE, dtype, training, costs) for costs in (ALWAYS, NEVER))
+    measured = {name: measure_kernel(backend, dtype, training) for name, backend in BACKENDS.items()}
+    tiles = measured["tiles"].host
+    lists = time_call("triton", SMALL, HEAD_DIM, dtype, training, new_mask=True) - tiles
+    learned = time_call("triton", SMALL, HEAD_DIM, dtype, training, learned=True) - tiles if training else 0.0
+    return PassCosts(**measured, lists=max(lists, 0.0), learned=max(learned, 0.0))
+
+
+def measure_kernel(backend: str, dtype: torch.dtype, training: bool) -> KernelCosts:
+    """What a call costs the host, and what a pair costs the GPU."""
+    host = time_call(backend, SMALL, HEAD_DIM, dtype, training)
     batch, heads, tokens = LARGE
-    pairs = batch * heads * tokens * tokens
     tiling = Tiling(PairGrid(tokens, tokens), TILE, TILE)
-    share = float((rg.Window(WINDOW[tokens], WINDOW[tokens]).tiles(tiling) != NONE).float().mean())
-    lists = time_call(SMALL, dtype, training, NEVER, new_mask=True) - tiles_host
-    return PassCosts(dense_host, dense / pairs * 1e6, tiles_host, tiles / (pairs * share) * 1e6, max(lists, 0.0))
+    visited = float((rg.Window(WINDOW[tokens], WINDOW[tokens]).tiles(tiling) != NONE).float().mean())
+    pairs = batch * heads * tokens * tokens * (visited if backend == "triton" else 1.0)
+    times = {dim: time_call(backend, LARGE, dim, dtype, training, rounds=2) for dim in DIMS}
+    return KernelCosts(host, {dim: time / pairs * 1e6 for dim, time in times.items()})
 
 
 def time_call(
-    size: tuple[int, int, int], dtype: torch.dtype, training: bool, costs: PassCosts, new_mask: bool = False
+    backend: str,
+    size: tuple[int, int, int],
+    dim: int,
+    dtype: torch.dtype,
+    training: bool,
+    new_mask: bool = False,
+    learned: bool = False,
+    rounds: int = 10,
 ) -> float:
-    """µs of a call with a window, or with lengths that are new each time, when it is planned with these costs."""
+    """µs of a call with a window, or with lengths that are new each time; or one that learns a table by distance."""
     batch, heads, tokens = size
     q, k, v = (
-        torch.randn(batch, heads, tokens, HEAD_DIM, dtype=dtype, device="cuda", requires_grad=training)
-        for _ in range(3)
+        torch.randn(batch, heads, tokens, dim, dtype=dtype, device="cuda", requires_grad=training) for _ in range(3)
     )
     grad, window = torch.randn_like(q), rg.Window(WINDOW[tokens], WINDOW[tokens])
     lengths = torch.full((batch,), tokens, device="cuda")
+    table = torch.zeros(heads, 65, dtype=dtype, device="cuda", requires_grad=True)
+    position, leaves = (rg.Bias(table, zero=32), (q, k, v, table)) if learned else (None, (q, k, v))
 
     def call() -> None:
-        output = rg.attend(q, k, v, mask=rg.Lengths(lengths.clone()) if new_mask else window)
+        mask = rg.Lengths(lengths.clone()) if new_mask else window
+        output = rg.attend(q, k, v, mask=mask, position=position, backend=backend)
         if training:
-            torch.autograd.grad(output, (q, k, v), grad)
+            torch.autograd.grad(output, leaves, grad)
 
     mode: AbstractContextManager[object] = nullcontext() if training else torch.no_grad()
-    CACHE.clear()
-    with mode, assume_costs({f"{itemsize} {mode}": costs for itemsize, mode in KINDS}):
-        microseconds = time_loop(call)
+    with mode:
+        microseconds = time_loop(call, rounds)
     CACHE.clear()
     return microseconds
 
 
-def time_loop(call: Callable[[], None], rounds: int = 5, calls: int = 20) -> float:
+def time_loop(call: Callable[[], None], rounds: int, calls: int = 20) -> float:
     """The least mean of a few rounds, in µs: host or GPU, whichever is slower."""
     for _ in range(5):
         call()
@@ -97,9 +121,10 @@ def time_loop(call: Callable[[], None], rounds: int = 5, calls: int = 20) -> flo
 
 def format_costs(costs: dict[str, PassCosts]) -> str:
     """The costs as lines of text."""
-    head = f"{'bytes, pass':<14}{'tensor, µs':>12}{'ps/pair':>10}{'tiles, µs':>12}{'ps/pair':>10}{'lists, µs':>12}"
-    rows = [
-        f"{kind:<14}{c.dense_host:>12.0f}{c.dense_pair:>10.2f}{c.tiles_host:>12.0f}{c.tiles_pair:>10.2f}{c.lists:>12.0f}"
-        for kind, c in costs.items()
-    ]
-    return "\n".join([head, *rows])
+    lines = [f"{'bytes, pass, kernels':<24}{'host, µs':>10}" + "".join(f"{f'D{dim}, ps':>10}" for dim in DIMS)]
+    for kind, c in costs.items():
+        for name, kernel in (("tensor", c.tensor), ("tiles", c.tiles), ("products", c.products)):
+            pairs = "".join(f"{kernel.pair[dim]:>10.2f}" for dim in DIMS)
+            lines.append(f"{kind + ', ' + name:<24}{kernel.host:>10.0f}{pairs}")
+        lines.append(f"{kind + ', lists'} {c.lists:.0f} µs, a learned table {c.learned:.0f} µs")
+    return "\n".join(lines)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -177,6 +179,47 @@ def test_a_prepared_step_is_the_general_one(position):
         torch.testing.assert_close(step(q, k, v), expected, atol=1e-5, rtol=1e-4)
 
 
+FIXED_PARTS = {
+    "window": {"mask": rg.Causal() & rg.Window(70)},
+    "chunked": {"mask": rg.Causal() & rg.Chunked(64)},
+    "lengths": {"mask": rg.Lengths(torch.tensor([250, 30], device=DEVICE))},
+    "table": {"position": rg.Bias(torch.linspace(-1, 1, 6 * 9, device=DEVICE).view(6, 9), zero=4)},
+    "buckets": {"position": rg.T5Bias(torch.linspace(-1, 1, 6 * 32, device=DEVICE).view(6, 32))},
+    "slopes": {"position": rg.Alibi(torch.linspace(0.1, 0.6, 6, device=DEVICE)), "score": rg.Dot(cap=2.0)},
+    "both": {
+        "mask": rg.Lengths(torch.tensor([250, 0], device=DEVICE)),
+        "position": rg.T5Bias(torch.linspace(-1, 1, 6 * 32, device=DEVICE).view(6, 32)),
+    },
+}
+
+
+@pytest.mark.parametrize("parts", FIXED_PARTS.values(), ids=FIXED_PARTS.keys())
+@pytest.mark.parametrize("queries", [1, 3])
+def test_masks_and_tables_are_prepared_for_steps_with_the_same_contents(parts, queries: int) -> None:
+    call = make_call(draw(2, 6, queries, 20), draw(2, 3, 300, 20), draw(2, 3, 300, 12), **parts)
+    with torch.no_grad():
+        step = triton.prepare_fixed(call)
+    assert isinstance(step, decode.DecodeStep)
+    for _ in range(2):
+        q, k, v = draw(2, 6, queries, 20), draw(2, 3, 300, 20), draw(2, 3, 300, 12)
+        expected = rg.attend(q, k, v, backend="reference", **parts)
+        torch.testing.assert_close(step(q, k, v), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_prepared_step_keeps_no_tensor_of_its_parts() -> None:
+    """Else what is cached for a batch's mask would live as long as the cache."""
+    table = draw(6, 32)
+    mask, position = rg.Lengths(torch.tensor([250, 30], device=DEVICE)), rg.T5Bias(table)
+    tensors = [weakref.ref(mask.keys), weakref.ref(table)]
+    with torch.no_grad():
+        call = make_call(draw(2, 6, 1, 20), draw(2, 3, 300, 20), draw(2, 3, 300, 12), mask=mask, position=position)
+        step = triton.prepare_fixed(call)
+    assert step is not None
+    del call, mask, position, table
+    gc.collect()
+    assert [x() for x in tensors] == [None, None]
+
+
 def test_calls_that_need_more_are_not_prepared():
     q, k = draw(1, 2, 1, 16).requires_grad_(), draw(1, 2, 40, 16)
     assert triton.prepare(make_call(q, k, k)) is None  # gradients
@@ -184,6 +227,9 @@ def test_calls_that_need_more_are_not_prepared():
         assert triton.prepare(make_call(q, k, k, mask=rg.Lengths(torch.tensor([30], device=DEVICE)))) is None
         assert triton.prepare(make_call(q, k, k, position=rg.Alibi(torch.tensor([0.5, 0.1], device=DEVICE)))) is None
         assert not isinstance(triton.prepare(make_call(k, k, k)), decode.DecodeStep)  # too many queries
+        assert triton.prepare_fixed(make_call(q, k, k, position=rg.Rotary())) is None  # other q and k each time
+    learned = rg.Alibi(torch.tensor([0.5, 0.1], device=DEVICE, requires_grad=True))
+    assert triton.prepare_fixed(make_call(q.detach(), k, k, position=learned)) is None
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 3, 90), (1, 1, 1, 90), (3, 1)], ids=str)

@@ -1,26 +1,28 @@
-"""The formula in few operations of torch, with every weight in memory: for short sequences on a CPU.
+"""The formula in few operations of torch, with every weight in memory: for short sequences, and few pairs of a GPU.
 
     S = scale · q kᵀ (or additive scores) + bias,   P = softmax(S),   output = P v
 
 torch's fused kernel works row by row. Products of whole matrices are faster as long as the weights stay in a
-processor's caches. Mask and bias by distance are one tensor, made once where neither is learned nor new with every
-batch. Gradients are autograd's.
+processor's caches, and on a GPU where fused kernels have only a few rows, or heads too wide for tiles. Mask and bias by
+distance are one tensor, made once where neither is learned nor new with every batch. Gradients are autograd's.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..call import Call, LoweredCall, lower, without_autocast
+from ..costs import formula_is_faster, products_reason
 from ..execution import AttentionFunction, FunctionOfMask, tensor_cache
 from ..parts.masks import Everything
 from ..parts.positions import DistanceBias
 from ..parts.scores import Dot
-from . import cpu_costs, sdpa
+from . import cpu_costs, sdpa, triton
 from .backend import EDGES_ONLY
 from .blockwise.tile import additive_form
 from .reference import drop
@@ -42,8 +44,10 @@ def unsupported_reason(call: Call) -> str | None:
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
+    if call.q.is_cuda:
+        return products_reason(call, triton.unsupported_reason(call) is None and not formula_is_faster(call))
     if call.q.device.type != "cpu":
-        return "on a GPU other kernels are faster"
+        return "its costs were measured on a CPU and on a GPU of NVIDIA"
     if torch.compiler.is_compiling():
         return "a compiled graph serves every length"
     return cpu_costs.dense_reason(call)
@@ -54,7 +58,9 @@ def run(call: Call) -> Tensor:
     with without_autocast(call.q.device):
         p = lower(call)
         bias, dead = bias_tensor(call, p)
-        q, k, v = (x.to(call.exact) for x in (p.q, p.k, p.v))
+        q, k, v = p.q, p.k, p.v
+        if p.weight is not None or not has_tensor_cores(q, k, v):
+            q, k, v = q.to(call.exact), k.to(call.exact), v.to(call.exact)
         weights = softmax(scores(q, k, bias, p), p.sink)
         output = mix(drop(weights, call), v)
         return (output if dead is None else output.masked_fill(dead, 0.0)).to(call.v.dtype)
@@ -93,7 +99,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, *, tensor: Bias, dead: Tensor | None, scale: float, grouped: bool = False
 ) -> Tensor:
     """softmax(scale · q kᵀ + tensor) v; `dead` rows are zeros."""
-    if v.dtype in HALF:
+    if v.dtype in HALF and not has_tensor_cores(q, k, v):
         with without_autocast(q.device):
             return attention(q.float(), k.float(), v.float(), tensor=tensor, dead=dead, scale=scale).to(v.dtype)
     output = mix(products(q, k, tensor, scale).softmax(-1), v)
@@ -106,6 +112,9 @@ def products(q: Tensor, k: Tensor, bias: Bias, scale: float) -> Tensor:
     kv_heads, keys = k.shape[1], k.shape[2]
     rows = q.reshape(batch * kv_heads, heads // kv_heads * queries, dim)
     columns = k.reshape(batch * kv_heads, keys, dim).mT
+    if q.dtype in HALF:
+        s = multiply(rows, columns, torch.float32).view(batch, heads, queries, keys)
+        return s * scale if bias is None else torch.add(bias, s, alpha=scale)
     s = torch.baddbmm(unused_input(q.dtype, q.device), rows, columns, beta=0, alpha=scale).view(
         batch, heads, queries, keys
     )
@@ -154,7 +163,43 @@ def mix(weights: Tensor, v: Tensor) -> Tensor:
     batch, heads, queries, keys = weights.shape
     kv_heads = v.shape[1]
     rows = weights.reshape(batch * kv_heads, heads // kv_heads * queries, keys)
-    return torch.bmm(rows, v.reshape(batch * kv_heads, keys, -1)).view(batch, heads, queries, -1)
+    return multiply(rows, v.reshape(batch * kv_heads, keys, -1), v.dtype).view(batch, heads, queries, -1)
+
+
+def has_tensor_cores(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether products of these tensors are summed in float32 by tensor cores."""
+    return q.is_cuda and q.dtype == k.dtype == v.dtype and v.dtype in HALF
+
+
+def multiply(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a · b in a type, by batches; a is rounded to b's type."""
+    return torch.bmm(a, b) if a.dtype == b.dtype == dtype else MixedProduct.apply(a, b, dtype)  # type: ignore[return-value]
+
+
+class MixedProduct(torch.autograd.Function):
+    """The product of half types as float32, or of float32 with a half type, which it is rounded to."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+        rounded = a.to(b.dtype)
+        ctx.save_for_backward(rounded, b)
+        ctx.dtype = a.dtype
+        return product(rounded, b, dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        a, b = ctx.saved_tensors
+        grad = grad.to(b.dtype)
+        needs_a, needs_b, _ = ctx.needs_input_grad
+        return product(grad, b.mT, ctx.dtype) if needs_a else None, torch.bmm(a.mT, grad) if needs_b else None, None
+
+
+def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a · b of one type in the same or another, which sums are not rounded to before."""
+    if dtype == a.dtype:
+        return torch.bmm(a, b)
+    return torch.bmm(a, b, out_dtype=dtype) if a.is_cuda else torch.bmm(a.to(dtype), b.to(dtype))
 
 
 def bias_tensor(call: Call, p: LoweredCall) -> tuple[Bias, Tensor | None]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .. import costs
 from ..call import Call, lower, without_autocast
-from ..costs import LAYERS, dense_is_faster, reads_contents
 from ..execution import AttentionFunction, FunctionOfMask, Storage, mask_cache, tensor_cache
 from ..parts.mask import Mask, PairGrid
 from ..parts.masks import Causal, Everything
@@ -25,17 +25,15 @@ from ..parts.pair_bias import PairBias
 from ..parts.positions import Alibi, Bias, T5Bias
 from ..parts.scores import Additive, Dot
 from ..tracing import in_cuda_graph, shapes_only
-from . import cpu_costs, fused_sinks
+from . import cpu_costs, fused_sinks, triton
 from .backend import EDGES_ONLY
-from .triton import MAX_HEAD_DIM
 
 name = "sdpa"
 
 GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a GPU
 BIAS_ELEMENTS = 1 << 22  # the same for a bias by distance, which kernels of ours compute as they go
 TABLE_ELEMENTS = 1 << 26  # the same for a table that is not learned, with which kernels of ours take longer
-NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the head_dim
-DECODED, MANY_KEYS, MANY_INSTANCES = 16, 1 << 13, 256  # queries, keys, batch × kv_heads of calls whose keys we split
+NO_KERNEL_ELEMENTS = 1 << 28  # the same where no kernel of ours takes the call
 GPU_SMALL = 1 << 22  # pairs of all heads up to which starting a kernel takes longer than the kernel
 ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
@@ -85,6 +83,10 @@ def bias_reason(call: Call, bias: PairBias) -> str | None:
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
+    if call.q.is_cuda and not in_cuda_graph():
+        made = tensor_elements(call, True, BIAS_ELEMENTS) if call.adds_bias else 0
+        made = made if made > BIAS_ELEMENTS else 0  # smaller ones are kept
+        return costs.fused_reason(call, needs_no_tensor(call), made, triton.unsupported_reason(call) is None)
     if call.q.device.type != "cpu" or torch.compiler.is_compiling():
         return None
     return cpu_costs.fused_reason(call, needs_no_tensor(call), made_elements(call))
@@ -97,7 +99,7 @@ def made_elements(call: Call) -> int:
     elements = tensor_elements(call, True, cached_elements(call))
     if elements > cached_elements(call):
         return elements
-    return elements // LAYERS if call.mask.tensors() else 0
+    return elements // costs.LAYERS if call.mask.tensors() else 0
 
 
 def needs_no_tensor(call: Call) -> bool:
@@ -135,18 +137,9 @@ def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
         return f"{needs}, and sum its gradient over all pairs"
     if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
         return f"{needs}, and their gradients may differ from call to call"
-    no_kernel = max(call.q.shape[-1], call.v.shape[-1]) > max(MAX_HEAD_DIM.values())  # none of ours
-    limit = NO_KERNEL_ELEMENTS if no_kernel else bias_limit(call) if biased else GPU_ELEMENTS
-    if tensor_elements(call, biased, limit) > limit:
-        return f"{needs}, of more than {limit:,} elements"
-    if no_kernel:
-        return None
-    instances = call.grid.batch * call.k.shape[1]
-    if call.grid.queries <= DECODED and call.grid.keys >= MANY_KEYS and instances < MANY_INSTANCES and not biased:
-        return f"{needs}, with which they do not split the keys of few queries"
-    made = tensor_elements(call, True, BIAS_ELEMENTS) if biased else 0
-    faster = dense_is_faster(call, made if made > BIAS_ELEMENTS else 0)
-    return None if faster else f"{needs}, which takes longer than the tiles of the mask"
+    tiled = triton.unsupported_reason(call) is None
+    limit = (bias_limit(call) if biased else GPU_ELEMENTS) if tiled else NO_KERNEL_ELEMENTS
+    return f"{needs}, of more than {limit:,} elements" if tensor_elements(call, biased, limit) > limit else None
 
 
 def bias_limit(call: Call) -> int:
@@ -158,7 +151,7 @@ def bias_limit(call: Call) -> int:
 
 def chosen_by_shape(call: Call) -> bool:
     """Whether this backend would also be chosen for other contents of the mask's tensors."""
-    return not (cpu_costs.reads_contents if call.q.device.type == "cpu" else reads_contents)(call)
+    return not (cpu_costs.reads_contents if call.q.device.type == "cpu" else costs.reads_contents)(call)
 
 
 def tensor_elements(call: Call, biased: bool, limit: int) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..call import Call, LoweredCall, device_guard, lower, without_autocast
-from ..costs import formula_is_faster
+from ..costs import tiles_reason
 from ..execution import AttentionFunction
 from ..parts.masks import Everything
 from ..parts.positions import Alibi, Disentangled, Shaw, TransformerXL
@@ -79,7 +79,7 @@ def slower_reason(call: Call) -> str | None:
     """Why another backend would be faster; None when none would."""
     if interpreting():
         return "Triton's interpreter is for tests"
-    return "the formula is faster for so few pairs" if formula_is_faster(call) else None
+    return tiles_reason(call)
 
 
 def run(call: Call) -> Tensor:
@@ -94,31 +94,47 @@ def run(call: Call) -> Tensor:
 
 
 def prepare(call: Call) -> AttentionFunction | None:
-    """`run` as a function of q, k and v alone, for all calls of the same kind; None where it needs more than them."""
-    fixed = call.position is None or (isinstance(call.position, Alibi) and call.position.slopes is None)
-    if not fixed or type(call.score) is not Dot:
+    """`run` as a function of q, k and v for all calls of the same kind, whatever the contents of their parts, or None.
+
+    Where the position learns a table, that is a fourth argument.
+    """
+    stays = call.position is None or (isinstance(call.position, Alibi) and call.position.slopes is None)
+    own = type(call.score) is Dot and not call.mask.tensors()
+    return prepare_fixed(call) if own and (stays or call.learns_position) else None
+
+
+def prepare_fixed(call: Call) -> AttentionFunction | None:
+    """`run` as a function of q, k and v, and of a table that is learned, as long as nothing else changes; or None."""
+    if call.dropout or any(x is not None for x in (call.sink, call.bias, call.places)):
+        return None
+    if in_cuda_graph() and call.mask.tensors():  # no tile list can be made of them
+        return None
+    if isinstance(call.score, Additive):
+        from ..kernels.additive import rows
+
+        if call.position is not None or (in_cuda_graph() and not isinstance(call.mask, Everything)):
+            return None  # in each graph the mask's bytes are made anew
+        p = lower(call)
+        return rows.RowStep(p) if has_one_type(p) and rows.covers(p) else None
+    position = call.position
+    if type(call.score) is not Dot or (position and (position.transforms or position.rotates or position.dot_only)):
         return None
     from ..kernels.decode import passes as decode
     from ..kernels.dot import step
 
     p = lower(call)
-    if not any(p.needs_grad) and isinstance(p.mask, Everything) and decode.covers(p) is None:
-        return decode.DecodeStep(p)
-    return step.DotStep(p, solve) if decode.covers(p) is not None and step.covers(p) else None
-
-
-def prepare_fixed(call: Call) -> AttentionFunction | None:
-    """`run` as a function of q, k and v alone, for additive scores of few queries with the same weight; else None."""
-    others = (call.position, call.sink, call.bias, call.places)
-    if not isinstance(call.score, Additive) or call.dropout or any(x is not None for x in others):
+    if call.learns_position:
+        table = step.learned_table(call.position, call.q, call.k)
+        return None if table is None or not step.reads_little(p) else step.DotStep(p, solve, table)
+    if not has_one_type(p):
         return None
-    if in_cuda_graph() and not isinstance(call.mask, Everything):  # whose bytes are made anew in each graph
-        return None
-    from ..kernels.additive import rows
+    if decode.covers(p) is not None:
+        return step.DotStep(p, solve) if step.covers(p) else None
+    return None if any(p.needs_grad) or not decode.is_kept(p) else decode.DecodeStep(p)
 
-    p = lower(call)
-    same_type = p.q.dtype == p.k.dtype == p.v.dtype
-    return rows.RowStep(p) if same_type and rows.covers(p) else None
+
+def has_one_type(p: LoweredCall) -> bool:
+    return p.q.dtype == p.k.dtype == p.v.dtype
 
 
 def round_inputs(p: LoweredCall, call: Call) -> LoweredCall:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ...call import LoweredCall, device_guard
 from ...dropout import keep_scale, threshold
-from ...execution import mask_cache
-from ...parts.masks import Everything
+from ...execution import mask_cache, new_plan
+from ...parts.masks import Causal, Everything
+from ...parts.positions import DistanceBias
 from ...tracing import in_cuda_graph
 from ..launch import (
     LOG2E,
@@ -78,8 +79,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (p.q, p.k, p.v))
     rel_bias = q
     if p.rel_bias is not None:
-        slopes = p.rel_bias.slopes
-        rel_bias = (p.rel_bias.table.float() * LOG2E).contiguous() if slopes is None else slopes
+        rel_bias = bias_numbers(p.rel_bias) if p.rel_bias.slopes is None else p.rel_bias.slopes
     rel_scores, rel_zero = relative_scores(p)
     pairs, places = (q if x is None else x for x in (p.pair_bias, pack_places(p)))
     tensors = (q, k, v, rel_bias, rel_scores, pairs, places, *evaluate_mask(p), q if p.seed is None else p.seed)
@@ -161,13 +161,20 @@ class DecodeLaunches:
 class DecodeStep:
     """Calls that differ in the contents and layout of q, k and v alone, without gradients: few checks before kernels.
 
-    Nothing in it refers to the tensors of the call that it was made of.
+    The mask's bytes and the numbers by distance are made once. Nothing in it refers to the tensors of the call that it
+    was made of.
     """
 
     def __init__(self, p: LoweredCall):
         empty = p.q.new_empty(0)
-        self.problem = replace(p, q=empty, k=empty, v=empty)
-        self.slopes = None if p.rel_bias is None else p.rel_bias.slopes
+        none, mask, rel_bias = dict.fromkeys("qkv", empty), p.mask, p.rel_bias
+        self.mask = None if isinstance(mask, Everything) else evaluate_mask(p)
+        self.bias = None if rel_bias is None else bias_numbers(rel_bias)
+        if rel_bias is not None and self.bias is not None:
+            copied = None if rel_bias.slopes is None else self.bias
+            rel_bias = rel_bias._replace(table=self.bias, slopes=copied)
+        kept = mask if self.mask is None else Causal()  # which says that there is one
+        self.problem = replace(p, **none, mask=kept, rel_bias=rel_bias, plan=new_plan())  # type: ignore[arg-type]
         self.launches: dict[tuple[object, ...], DecodeLaunches] = {}
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -183,7 +190,20 @@ class DecodeStep:
 
     def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         """What the kernels take; q stands for what this step has not."""
-        return q, k, v, q if self.slopes is None else self.slopes, q, q, q, q, q, q
+        mask, bounds = (q, q) if self.mask is None else self.mask
+        return q, k, v, q if self.bias is None else self.bias, q, q, q, mask, bounds, q
+
+
+def bias_numbers(rel_bias: DistanceBias) -> Tensor:
+    """The slopes, or the table in base 2: new tensors."""
+    return (rel_bias.table.float() * LOG2E).contiguous() if rel_bias.slopes is None else rel_bias.slopes.clone()
+
+
+def is_kept(p: LoweredCall) -> bool:
+    """Whether the mask's bytes may be kept: as long as its tensors are, or of few pairs."""
+    if isinstance(p.mask, Everything):
+        return True
+    return not in_cuda_graph() and (bool(p.mask.tensors()) or p.q.shape[2] * p.k.shape[2] <= CACHED)
 
 
 def align_up(count: int) -> int:

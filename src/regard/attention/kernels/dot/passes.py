@@ -68,6 +68,7 @@ D_REL_BIAS = PassShapes(
     {},
 )
 DELTA_ROWS = 64  # rows of a program of `delta_kernel`
+TABLE_PROGRAMS = 512  # programs that the gradient of a table should have at least
 PAIR_PROGRAMS = 1024  # programs that the gradient of a bias by pair should have at least
 
 
@@ -350,16 +351,22 @@ def rel_bias_gradient(inputs: DotInputs, rows: OutputGrad, rel_bias: DistanceBia
 
 
 def rel_bias_schedule(c: DotConfig, mask: Mask) -> DiagonalSchedule:
-    """Diagonals of tiles. A program sums over all rows of the batch, if their masks agree."""
+    """Diagonals of tiles. A program sums over rows of the batch, if their masks agree and enough programs are left."""
     shape = c.shape(D_REL_BIAS)
     by_row = tile_lists(mask, c.grid, shape.rows, shape.columns)
     tiles = by_diagonal(by_row, c.grid)
-    batches = 1 if tiles.batch_stride else c.grid.batch
+    batches = 1 if tiles.batch_stride else batches_of_a_program(c.grid.batch, c.grid.heads * tiles.lists)
     sizes = {"batches": batches, "tile_rows": by_row.lists, "lists": tiles.lists}
     schedule = TileSchedule.over_lists(c, d_rel_bias_kernel, shape, tiles, c.instances // batches, **sizes)
     return DiagonalSchedule(
         schedule, c.grid.batch // batches, tiles.lists, c.origin - (by_row.lists - 1) * shape.columns
     )
+
+
+def batches_of_a_program(batch: int, lists: int) -> int:
+    """The most rows of a batch, of those that divide it, that leave as many programs as there should be."""
+    fits = [rows for rows in range(1, batch + 1) if batch % rows == 0 and batch // rows * lists >= TABLE_PROGRAMS]
+    return max(fits, default=1)
 
 
 def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: Tensor) -> Tensor:
