@@ -122,7 +122,9 @@ def counted_exchanges() -> Iterator[list[passes.Exchange]]:
         passes.new_exchange = original
 
 
-def run(case: Case, edges: dict[str, Any], layout: Layout | None, device: str = "cpu") -> dict[str, Tensor]:
+def run(
+    case: Case, edges: dict[str, Any], layout: Layout | None, device: str = "cpu", backend: str = "auto"
+) -> dict[str, Tensor]:
     """The output and all gradients by name, of the whole sequence on every rank."""
     leaves, parts = make_leaves(case, case.dtype, case.carried or case.dtype, device)
     if edges:
@@ -137,7 +139,7 @@ def run(case: Case, edges: dict[str, Any], layout: Layout | None, device: str = 
         output.backward(random_gradient(output, case.dtype, case.seed))
     else:
         own = (layout.split(x, keys=n > 0) for n, x in enumerate((q, k, v)))
-        part = rg.attend(*own, **options, layout=layout)
+        part = rg.attend(*own, **options, backend=backend, layout=layout)
         output = layout.gather(part.detach())
         part.backward(layout.split(random_gradient(output, case.dtype, case.seed).to(device)))
         for x in (q, k, v):  # each rank has the gradient of its own tokens

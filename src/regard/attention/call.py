@@ -119,7 +119,7 @@ class LoweredCall:
     edge_bias: Tensor | None = None  # [batch or 1, heads or 1, edges, 1]
     edge_keys: Tensor | None = None  # [batch or 1, heads or 1, edges, head_dim]
     edge_values: Tensor | None = None  # [batch or 1, heads or 1, edges, value dim]
-    merged: bool = False  # whether the output is merged with others, and so is not rounded
+    merged: bool = False  # whether it is a part of a call: its output is not rounded, and backward gets the merged one
 
     @property
     def exact_output(self) -> bool:
