@@ -399,6 +399,7 @@ def test_biases_by_pair_of_parts_of_a_call(name: str) -> None:
             mask = rg.Pairs(p.mask.permits(*p.grid.indices(), p.grid)[..., keys])
             part = replace(p, **tensors, mask=mask, merged=True, plan=new_plan())
             dq, dk, dv, _, _, drel_q, _, dpairs, _ = passes.backward(part, grad, output, lse)
+            assert dq is not None and dk is not None and dv is not None and dpairs is not None
             sums["q"] += (dq if drel_q is None else dq + drel_q).cpu()
             sums["k"][:, :, keys], sums["v"][:, :, keys] = dk.cpu(), dv.cpu()
             by_key[1].add_(dpairs.cpu().view_as(by_key[1]))
