@@ -118,7 +118,7 @@ def forward_kernel(
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
     KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, SINK: tl.constexpr,
-    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr,
+    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, EXACT_WEIGHTS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over a work item of one row of tiles, with a running maximum m and sum l, in base 2:
@@ -149,7 +149,7 @@ def forward_kernel(
         b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     # A float32 output of rounded weights is divided by the sum of the rounded weights, so that what all values have in
     # common comes out exactly. The gradient of a sink is a sum of δ alone: there the rest of every weight is added too.
-    EXACT: tl.constexpr = SINK and p_o.dtype.element_ty != p_v.dtype.element_ty
+    EXACT: tl.constexpr = EXACT_WEIGHTS and p_o.dtype.element_ty != p_v.dtype.element_ty
     RENORMALIZE: tl.constexpr = not EXACT and p_o.dtype.element_ty != p_v.dtype.element_ty
     b_m = tl.full([BM], MAX_INIT, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
@@ -589,15 +589,13 @@ def d_pair_bias_kernel(
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, KEY_VECTORS: tl.constexpr, CAP: tl.constexpr,
     PAIR_BIAS: tl.constexpr, PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr, PAIRS: tl.constexpr, OVER_QUERIES: tl.constexpr, OVER_KEYS: tl.constexpr,
-    ONE_LIST: tl.constexpr,
+    PRECISION: tl.constexpr, PAIRS: tl.constexpr, OVER_QUERIES: tl.constexpr, ONE_LIST: tl.constexpr,
 ):  # fmt: skip
     """d pair_bias = ds, summed over the `batches` rows of the batch and the `shared_heads` that share a number:
 
     A program owns every splits-th tile of a row of tiles of `p_out [slots, queries, keys]`. With ONE_LIST of tiles for
     all of them a tile is summed before it is stored; otherwise p_out holds zeros before, and they are added in a fixed
-    order. OVER_QUERIES sums a column of tiles to `[slots, keys]`, from lists by column; OVER_KEYS a row of tiles to
-    `[slots, queries]`.
+    order. OVER_QUERIES sums a column of tiles to `[slots, keys]`, from lists by column.
     """
     i_split = tl.program_id(0) % splits
     i_list = tl.program_id(0) // splits % lists
@@ -605,7 +603,7 @@ def d_pair_bias_kernel(
     first_b = i_slot // (heads // shared_heads) * batches
     first_h = i_slot % (heads // shared_heads) * shared_heads
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
-    b_sum = tl.zeros([BN if OVER_QUERIES else BM], tl.float32)
+    b_sum = tl.zeros([BN], tl.float32)
     for i_outer in range(1 if ONE_LIST else batches * shared_heads):
         i_b, i_h = first_b + i_outer // shared_heads, first_h + i_outer % shared_heads
         p_list = p_starts + (i_b * stride_gb + i_h * stride_gh) * (lists + 1) + i_list
@@ -660,8 +658,6 @@ def d_pair_bias_kernel(
                     b_tile += b_ds
                 if OVER_QUERIES:
                     b_sum += tl.sum(b_tile, 0)
-                elif OVER_KEYS:
-                    b_sum += tl.sum(b_tile, 1)
                 else:
                     o_i, o_j = i_row * BM + o_m, i_column * BN + o_n
                     m_pair = (o_i < queries)[:, None] & (o_j < keys)[None, :]
@@ -674,9 +670,6 @@ def d_pair_bias_kernel(
     if OVER_QUERIES:
         o_j = i_list * BN + o_n
         tl.store(p_out + i_slot.to(tl.int64) * keys + o_j, b_sum, mask=o_j < keys)
-    elif OVER_KEYS:
-        o_i = i_list * BM + o_m
-        tl.store(p_out + i_slot.to(tl.int64) * queries + o_i, b_sum, mask=o_i < queries)
 
 
 @triton.jit
