@@ -48,6 +48,16 @@ WORDS: dict[str, dict[str, Any]] = {
         "counted as they arrive.",
         "calls head": ("processes", "calls", "greatest relative error", "of views", "same bits twice",
                        "bytes equal the plan's"),
+        "gpu": "Random calls on a GPU",
+        "gpu text": "The same kinds of calls over {ranks} processes that share one {device} (torch {torch}, Triton {triton}, {date}), "
+        "{calls} in all: {kernels}. Each output and each gradient is beside the reference in float64; the error is given as a "
+        "share of what is allowed, twice the error of the reference in the type itself and a few roundings. What is beyond it was "
+        "computed in one process too.",
+        "gpu head": ("type", "calls", "tensors", "greatest share of the allowed error", "calls beyond it", "of these in one process too",
+                     "same bits twice and on all processes"),
+        "kernels": {"triton": "fused kernels compute the pieces of {}", "edges": "sums along edges those of {}",
+                    "blockwise": "tiles those of {}"},
+        "comma": ", ",
         "yes": "yes", "no": "no",
     },
     "zh": {
@@ -72,6 +82,12 @@ WORDS: dict[str, dict[str, Any]] = {
         "calls text": "随机的掩码、打分函数、位置编码、sink、偏置和 dropout，分到多个进程，float64，与单进程的参考实现对比：输出和全部梯度。"
         "每个进程在前向中收到的字节数在到达时统计。",
         "calls head": ("进程数", "调用数", "最大相对误差", "视图的误差", "两次逐位相同", "字节数与计划相等"),
+        "gpu": "GPU 上的随机调用",
+        "gpu text": "同样的几类调用，分到共用一块 {device} 的 {ranks} 个进程（torch {torch}，Triton {triton}，{date}），共 {calls} 次：{kernels}。"
+        "每个输出和每个梯度都与 float64 的参考实现对比；误差写成允许误差的几分之几，允许误差是参考实现在该类型下自身误差的两倍再加几次舍入。超出的调用也在单进程中算了一遍。",
+        "gpu head": ("类型", "调用数", "张量数", "误差与允许误差之比的最大值", "超出的调用数", "其中单进程也超出", "两次以及各进程逐位相同"),
+        "kernels": {"triton": "{} 次的小块由融合内核计算", "edges": "{} 次沿边求和", "blockwise": "{} 次由分块计算"},
+        "comma": "，",
         "yes": "是", "no": "否",
     },
 }  # fmt: skip
@@ -147,6 +163,27 @@ def call_rows(result: dict[str, Any], language: str) -> list[list[str]]:
     return rows
 
 
+def gpu_rows(result: dict[str, Any], language: str) -> list[list[str]]:
+    words, rows = WORDS[language], []
+    for one in result.get("gpu", {}).get("rows", []):
+        same = words["yes" if one["same bits"] and one["same bits on all ranks"] else "no"]
+        share = f"{one['greatest share of the allowed error']:.2g}"
+        counts = [str(one[name]) for name in ("beyond what is allowed", "in one process too")]
+        rows.append([one["dtype"], str(one["calls"]), str(one["tensors"]), share, *counts, same])
+    return rows
+
+
+def gpu_facts(result: dict[str, Any], language: str) -> dict[str, Any]:
+    """What the text about the GPU names; nothing where none was measured."""
+    if "gpu" not in result:
+        return {}
+    words, gpu = WORDS[language], result["gpu"]
+    kernels = [text.format(gpu["calls by kernels"].get(name, 0)) for name, text in words["kernels"].items()]
+    facts = {name: gpu[name] for name in ("ranks", "device", "date", "calls")}
+    facts |= {name: gpu["versions"][name] for name in ("torch", "triton")}
+    return facts | {"kernels": words["comma"].join(kernels)}
+
+
 def page(result: dict[str, Any], language: str) -> str:
     """The page in a language."""
     words = WORDS[language]
@@ -156,11 +193,13 @@ def page(result: dict[str, Any], language: str) -> str:
         "gloo": gloo_rows(result, language),
         "torch": torch_rows(result, language),
         "calls": call_rows(result, language),
+        "gpu": gpu_rows(result, language),
     }
+    facts = {"tokens": "16,384", "version": version, **gpu_facts(result, language)}
     parts = [f"# {words['title']}", words["intro"]]
     for name, rows in sections.items():
         if rows:
-            text = words[f"{name} text"].format(tokens="16,384", version=version)
+            text = words[f"{name} text"].format(**facts)
             parts += [f"## {words[name]} {{#{name}}}", text]
             parts += [f"![{words['figure']}](pictures/{FIGURE.name})"] if name == "predicted" else []
             parts.append(table(words[f"{name} head"], rows))

@@ -22,7 +22,7 @@ def result() -> dict:
 def test_page_is_up_to_date(result: dict, language: str) -> None:
     text = sharding_page.PAGES[language].read_text("utf8")
     assert text == sharding_page.page(result, language), "run python benchmarks/sharding.py --write"
-    assert sharding_page.FIGURE.is_file() and text.count("\n## ") == 4
+    assert sharding_page.FIGURE.is_file() and text.count("\n## ") == 4 + ("gpu" in result)
 
 
 def test_results_are_complete_and_right(result: dict) -> None:
@@ -35,6 +35,29 @@ def test_results_are_complete_and_right(result: dict) -> None:
     assert {
         (n, mask) for n in (1_000_000, 10_000_000) for mask in ("causal", "documents", "Longformer", "BigBird")
     } <= sizes
+
+
+def test_results_on_a_gpu_are_right(result: dict) -> None:
+    if "gpu" not in result:
+        pytest.skip("the part gpu was not measured")
+    found = result["gpu"]
+    assert found["calls"] >= 40 and "errors" not in found
+    for row in found["rows"]:
+        assert row["beyond what is allowed"] == row["in one process too"]
+        assert row["same bits"] and row["same bits on all ranks"]
+        assert row["dtype"] != "float32" or row["greatest share of the allowed error"] <= 1
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_page_tells_of_a_gpu_where_one_was_measured(language: str) -> None:
+    facts = {"date": "2026-01-02", "device": "A GPU", "versions": {"torch": "2", "triton": "3"}, "ranks": 2, "calls": 9}
+    row = {"dtype": "bfloat16", "calls": 9, "tensors": 51, "same bits": True, "same bits on all ranks": False}
+    row |= {"greatest share of the allowed error": 1.4321, "beyond what is allowed": 2, "in one process too": 1}
+    found = facts | {"calls by kernels": {"triton": 7, "blockwise": 2}, "rows": [row]}
+    text = sharding_page.page({"gpu": found}, language)
+    no = sharding_page.WORDS[language]["no"]
+    assert f"| bfloat16 | 9 | 51 | 1.4 | 2 | 1 | {no} |" in text and text.count("\n## ") == 1 and "A GPU" in text
+    assert "\n## " not in sharding_page.page({}, language)
 
 
 @pytest.mark.parametrize(("mask", "fewer"), [("causal window of 4096", 50), ("documents of 8000", 12)])

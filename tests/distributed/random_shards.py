@@ -8,15 +8,18 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +29,7 @@ from torch import Tensor
 import regard as rg
 from regard.bench.differential.oracle import (
     Case,
+    Comparison,
     cancellation_sizes,
     compare_results,
     make_leaves,
@@ -37,7 +41,9 @@ from regard.bench.differential.oracle import (
 from regard.bench.differential.random_calls import KINDS, RandomCalls
 from regard.distributed import Layout
 from regard.distributed.assignment import STRATEGIES
+from regard.distributed.attention import attend as sharded_attend
 from regard.distributed.attention import passes
+from regard.distributed.exchange import tensor_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.processes import run_processes
@@ -122,7 +128,9 @@ def counted_exchanges() -> Iterator[list[passes.Exchange]]:
         passes.new_exchange = original
 
 
-def run(case: Case, edges: dict[str, Any], layout: Layout | None, device: str = "cpu") -> dict[str, Tensor]:
+def run(
+    case: Case, edges: dict[str, Any], layout: Layout | None, device: str = "cpu", backend: str = "auto"
+) -> dict[str, Tensor]:
     """The output and all gradients by name, of the whole sequence on every rank."""
     leaves, parts = make_leaves(case, case.dtype, case.carried or case.dtype, device)
     if edges:
@@ -137,7 +145,7 @@ def run(case: Case, edges: dict[str, Any], layout: Layout | None, device: str = 
         output.backward(random_gradient(output, case.dtype, case.seed))
     else:
         own = (layout.split(x, keys=n > 0) for n, x in enumerate((q, k, v)))
-        part = rg.attend(*own, **options, layout=layout)
+        part = rg.attend(*own, **options, backend=backend, layout=layout)
         output = layout.gather(part.detach())
         part.backward(layout.split(random_gradient(output, case.dtype, case.seed).to(device)))
         for x in (q, k, v):  # each rank has the gradient of its own tokens
@@ -154,27 +162,88 @@ def move(case: Case, device: str) -> tuple[rg.Mask | None, rg.Places | None]:
     return mask, places
 
 
+GPU_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def type_on_gpu(number: int) -> torch.dtype:
+    """The type of a random call on the GPU; Triton's interpreter computes bfloat16 wrongly."""
+    types = GPU_TYPES if torch.cuda.is_available() else (torch.float32, torch.float16)
+    return types[number // 2 % len(types)]
+
+
 def compare_on_gpu(number: int, ranks: int) -> dict[str, object]:
-    """One random call in float32 with all ranks on one GPU, beside the oracle: the share of the allowed error."""
+    """One random call with all ranks on one GPU, on rank 0 beside the oracle: the share of the allowed error.
+
+    Without a GPU fused kernels run in Triton's interpreter, where they can run the call. The other ranks have the same
+    tensors, which is compared bit by bit. What is further off than allowed is computed in one process too.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    case, _, layout = random_case(number, ranks, torch.float32, device)
-    first, again = ({name: x.cpu() for name, x in run(case, {}, layout, device).items()} for _ in range(2))
+    case, _, layout = random_case(number, ranks, type_on_gpu(number), device)
+    backend = "auto" if device == "cuda" or case.dropout else "triton"
+    with chosen_kernels() as kernels:
+        first, again = ({name: x.cpu() for name, x in run(case, {}, layout, device, backend).items()} for _ in range(2))
+    digests: list[str] = [""] * ranks
+    dist.all_gather_object(digests, digest(first))
+    same = {"same bits": digest(first) == digest(again), "same bits on all ranks": len(set(digests)) == 1}
+    call = {"call": f"{number}: {case} on {layout!r}", "dtype": str(case.dtype).removeprefix("torch."), **same}
+    if dist.get_rank():
+        return call
     rounded = round_case(case)
     truth = results(rounded, "reference", torch.float64, torch.float64)
+    limits = reference_errors(case, truth), cancellation_sizes(rounded)
     actual = {name if name == "output" else f"gradient of {name}": x for name, x in first.items()}
-    found = compare_results("sharded", actual, truth, reference_errors(case, truth), cancellation_sizes(rounded))
-    worst = max(found, key=lambda one: one.error / one.limit if one.limit else math.inf)
-    bits = all(torch.equal(x, again[name]) for name, x in first.items())
-    share = worst.error / worst.limit if worst.limit else math.inf
-    return {"call": f"{number}: {case} on {layout!r}: {worst.name}", "share": share, "same bits": bits}
+    shares = shares_of_limits(compare_results("sharded", actual, truth, *limits))
+    worst = max(shares, key=shares.__getitem__)
+    call |= {"kernels": kernels[0], "tensors": len(shares), "worst": worst, "share": shares[worst]}
+    if shares[worst] > 1:
+        single = results(rounded, kernels[0], case.dtype, case.carried or case.dtype, device)
+        call["share of one process"] = shares_of_limits(compare_results("single", single, truth, *limits))[worst]
+    return call
 
 
-def check_on_gpu(folder: Path, first: int, last: int, messages: str = "gloo") -> None:
-    """Random calls whose ranks share the one GPU."""
+def shares_of_limits(found: list[Comparison]) -> dict[str, float]:
+    """The error of each tensor over the error that is allowed."""
+    return {one.name: one.error / one.limit if one.limit else math.inf for one in found}
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """A hash of the names, types and bits of tensors."""
+    text = hashlib.blake2b()
+    for name, x in sorted(tensors.items()):
+        text.update(f"{name} {list(x.shape)} {x.dtype}".encode() + tensor_bytes(x))
+    return text.hexdigest()
+
+
+@contextmanager
+def chosen_kernels() -> Iterator[list[str]]:
+    """The names of what computes the pieces of the calls while it is open."""
+    names: list[str] = []
+    original = sharded_attend.choose_kernels
+
+    def choose(*arguments: Any) -> ModuleType:
+        module = original(*arguments)
+        names.append(module.__name__.rpartition(".")[2])
+        return module
+
+    sharded_attend.choose_kernels = choose
+    try:
+        yield names
+    finally:
+        sharded_attend.choose_kernels = original
+
+
+def check_on_gpu(folder: Path, first: int, last: int, end: float = math.inf) -> None:
+    """Random calls whose ranks share the one GPU; none is begun when rank 0's clock is at `end`, in `time.time()`."""
     torch.set_num_threads(1)
-    dist.init_process_group(messages, timeout=timedelta(seconds=60))
-    calls = [compare_on_gpu(number, dist.get_world_size()) for number in range(first, last)]
-    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps({"calls": calls}))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    calls: list[dict[str, object]] = []
+    for number in range(first, last):
+        more = [time.time() < end]
+        dist.broadcast_object_list(more)
+        if not more[0]:
+            break
+        calls.append(compare_on_gpu(number, dist.get_world_size()))
+        (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps({"calls": calls}))
     dist.barrier()
     dist.destroy_process_group()
 

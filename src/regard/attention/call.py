@@ -119,12 +119,18 @@ class LoweredCall:
     edge_bias: Tensor | None = None  # [batch or 1, heads or 1, edges, 1]
     edge_keys: Tensor | None = None  # [batch or 1, heads or 1, edges, head_dim]
     edge_values: Tensor | None = None  # [batch or 1, heads or 1, edges, value dim]
-    merged: bool = False  # whether the output is merged with others, and so is not rounded
+    merged: bool = False  # whether it is a part of a call: its output is not rounded, and backward gets the merged one
+    adds_sink: bool = False  # whether a sink is added to the merged output, and gradients are needed
 
     @property
     def exact_output(self) -> bool:
         """Whether the output is needed in float32 at least."""
         return self.merged or (self.has_part_tensors and any(self.needs_grad))
+
+    @property
+    def exact_weights(self) -> bool:
+        """Whether an exact output must be that of weights that are not rounded: the gradient of a sink sums δ alone."""
+        return self.sink is not None or self.adds_sink
 
     @property
     def grid(self) -> PairGrid:

@@ -25,7 +25,7 @@ pytest.importorskip("triton")
 import regard as rg
 from regard.attention.backends import triton as backend
 from regard.attention.call import LoweredCall, lower, make_call
-from regard.attention.execution import CACHE
+from regard.attention.execution import CACHE, new_plan
 from regard.attention.kernels.dot import passes, placed, relative, schedule
 from regard.attention.kernels.dot.schedule import PassShapes
 from regard.attention.kernels.launch import PairLayout, TileShape
@@ -371,6 +371,38 @@ OTHERS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
 def test_caps_sinks_and_biases_by_pair(name: str) -> None:
     dtype, parts = OTHERS[name]
     agree(replace(draw(batch=2 if name.startswith("pairs for") else 1, kv_heads=1, dtype=dtype), **parts))
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "pairs": {**others(1, 2, 21, 37), "mask": rg.Causal()},
+    "pairs for all": {**others(21, 37), "mask": rg.Pairs(torch.rand(2, 2, 21, 37) > 0.5)},
+    "pairs beside relative vectors": {**others(1, 1, 21, 37), "position": shaw(1, 0)},
+    "keys alone": {**others(2, 1, 1, 37), "mask": rg.Causal()},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_biases_by_pair_of_parts_of_a_call(name: str) -> None:
+    """Parts with some of a call's keys each, one of them with a single key: their gradients add up to the call's."""
+    case = round_case(replace(draw(batch=2), **PARTS[name]))
+    p, leaves = problem_of(case)
+    assert p.pair_bias is not None
+    sums = {name: torch.zeros_like(leaves[name]) for name in ("q", "k", "v", "bias.bias")}
+    with poison_memory(), torch.no_grad():
+        output, lse = passes.forward(p)
+        grad = random_gradient(output, torch.float32, case.seed).to(DEVICE)
+        for keys in (slice(16), slice(16, 17), slice(17, 37)):
+            tensors = {"k": p.k[:, :, keys], "v": p.v[:, :, keys], "pair_bias": p.pair_bias[..., keys], "sink": None}
+            mask = rg.Pairs(p.mask.permits(*p.grid.indices(), p.grid)[..., keys])
+            part = replace(p, **tensors, mask=mask, merged=True, plan=new_plan())
+            dq, dk, dv, _, _, drel_q, _, dpairs, _ = passes.backward(part, grad, output, lse)
+            assert dq is not None and dk is not None and dv is not None and dpairs is not None
+            sums["q"] += (dq if drel_q is None else dq + drel_q).cpu()
+            sums["k"][:, :, keys], sums["v"][:, :, keys] = dk.cpu(), dv.cpu()
+            sums["bias.bias"][..., keys] = dpairs.cpu().view_as(sums["bias.bias"][..., keys])
+    actual = {"output": output.cpu(), **{f"gradient of {name}": x for name, x in sums.items()}}
+    truth = {name: x for name, x in results(case, "reference", torch.float64, torch.float64).items() if name in actual}
+    assert_same_results(f"parts of {case}", actual, truth, reference_errors(case, truth), cancellation_sizes(case))
 
 
 def test_caps_sinks_and_biases_by_pair_in_split_lists(all_split: None) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...attention.backends.blockwise.flash import merge
 from ...attention.backends.custom_op import call_tensors
-from ...attention.backends.sinks import add_sink, sink_gradient
+from ...attention.backends.sinks import add_sink, sink_gradient, sink_weight
 from ...attention.call import LoweredCall
 from ...attention.parts.mask import Mask, PlacePair
 from ..exchange import Exchange, PendingMessages, TokenFormat
@@ -70,6 +70,7 @@ class ShardedCall:
             key_vectors=for_keys,
             pair_bias=pairs,
             sink=None,
+            adds_sink=p.sink is not None and any(p.needs_grad),
             places=places,
             numbers=(piece.row_numbers + offset, piece.key_numbers),
             tied=False,
@@ -279,11 +280,33 @@ def add_pairs(total: Tensor, grad: Tensor, piece: Piece) -> None:
         row_start += rows[1] - rows[0]
 
 
+def shares_rows(p: LoweredCall) -> bool:
+    """Whether the gradient of a bias by pair is needed of which all keys of a row share a number."""
+    return p.pair_bias is not None and p.pair_bias.shape[3] == 1 and p.needs_grad[7]
+
+
+def add_row_biases(sharded: ShardedCall, total: Tensor, grad: Tensor, output: Tensor, lse: Tensor) -> None:
+    """Add the gradient of a bias of which all keys of a row share a number, from this rank's rows.
+
+    Over a whole row Σ_j ds = δ · (1 − Σ_j p): nothing but the sink's weight is left, whatever the row's pieces gave.
+    """
+    if sharded.call.sink is None:
+        return
+    part = ((grad * output).sum(-1) * sink_weight(sharded.call.sink, lse))[..., None]
+    if total.shape[2] == 1:
+        total += part.sum_to_size(total.shape)
+    else:
+        rows = sharded.layout.places().to(total.device)
+        total.index_add_(2, rows, part.sum_to_size(*total.shape[:2], *part.shape[2:]))
+
+
 def backward_pass(sharded: ShardedCall, grad: Tensor, output: Tensor, lse: Tensor) -> Grads:
     """Gradients of this rank's q, k, v, and of weight, rel_bias, rel_q, rel_vectors, pair_bias, sink, key_vectors."""
     p, rows = sharded.call, sharded.plan.heavy
     exchange, sums = new_exchange(sharded.layout), ShardGradients(sharded)
     assert sums.q is not None and sums.k is not None and sums.v is not None
+    if shares_rows(p):
+        sharded = replace(sharded, call=replace(p, needs_grad=(*p.needs_grad[:7], False, *p.needs_grad[8:])))
     queries, outer = sharded.own_queries(), [grad, output, lse]
     totals = [sums.q] if sums.rel_q is None else [sums.q, sums.rel_q]
     heavy = None if rows is None else HeavyExchange(sharded, exchange, rows, [*queries, *outer])
@@ -304,6 +327,8 @@ def backward_pass(sharded: ShardedCall, grad: Tensor, output: Tensor, lse: Tenso
         for made in heavy.collect():
             for total, part in zip(totals, made, strict=True):
                 total.index_add_(2, rows.own, part)
+    if sums.pairs is not None and shares_rows(p):
+        add_row_biases(sharded, sums.pairs, grad, output, lse)
     sums.sink = sink_gradient(p, grad, output, lse) if sums.needs[8] else None
     return sums.result()
 

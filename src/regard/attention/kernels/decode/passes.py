@@ -86,7 +86,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     exact_output = p.exact_output
     layout = tuple([(x.shape, x.stride(), x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
     launches = p.plan.get(
-        (DecodeLaunches, layout, PlacedTable.of(p), exact_output),
+        (DecodeLaunches, layout, PlacedTable.of(p), exact_output, p.exact_weights),
         lambda: DecodeLaunches(p, tensors, rel_zero, exact_output),
     )
     return launches.forward(None if p.sink is None else align(p.sink), *tensors)
@@ -124,8 +124,8 @@ class DecodeLaunches:
             rel_zero=rel_zero, rel_entries=rel_scores.shape[-1], threshold=threshold(p.dropout),
             D=head_dim, BD=width, DV=value_dim, BDV=value_width, MASK=masked, REL_BIAS=bias_form(p),
             REL_VECTORS=p.rel_vectors is not None, DROPOUT=drops,
-            RENORMALIZE=self.output_dtype != v.dtype and p.sink is None,
-            EXACT=self.output_dtype != v.dtype and p.sink is not None,
+            RENORMALIZE=self.output_dtype != v.dtype and not p.exact_weights,
+            EXACT=self.output_dtype != v.dtype and p.exact_weights,
             **shape.arguments(),
         )  # fmt: skip
         merged = max(min(MERGED_NUMBERS // value_width, next_power(splits)), 16)

@@ -118,7 +118,7 @@ def forward_kernel(
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
     KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, SINK: tl.constexpr,
-    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr,
+    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, EXACT_WEIGHTS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over a work item of one row of tiles, with a running maximum m and sum l, in base 2:
@@ -149,7 +149,7 @@ def forward_kernel(
         b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     # A float32 output of rounded weights is divided by the sum of the rounded weights, so that what all values have in
     # common comes out exactly. The gradient of a sink is a sum of δ alone: there the rest of every weight is added too.
-    EXACT: tl.constexpr = SINK and p_o.dtype.element_ty != p_v.dtype.element_ty
+    EXACT: tl.constexpr = EXACT_WEIGHTS and p_o.dtype.element_ty != p_v.dtype.element_ty
     RENORMALIZE: tl.constexpr = not EXACT and p_o.dtype.element_ty != p_v.dtype.element_ty
     b_m = tl.full([BM], MAX_INIT, tl.float32)
     b_l = tl.zeros([BM], tl.float32)

@@ -180,7 +180,7 @@ def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor |
         p.grid, v.dtype, p.q.shape[1] // p.k.shape[1], q.shape[3], v.shape[3], steps, abs(p.scale) or 1.0,
         None if p.seed is None else p.dropout, 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2,
         p.rel_vectors is not None, p.exact_output, p.cap, p.sink is not None,
-        PairLayout.of(p.pair_bias), p.key_vectors is not None, PlacedTable.of(p),
+        PairLayout.of(p.pair_bias), p.key_vectors is not None, p.exact_weights, PlacedTable.of(p),
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
     sizes, parts = (c.head_dim, c.value_dim, c.group_size), (c.dropout is None, c.rel_bias, c.rel_vectors)
-    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.pairs, c.placed is None)
+    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.exact_weights, c.pairs, c.placed is None)
     compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, c.exact_output, needs_grad), run_both)
 
 
@@ -260,7 +260,7 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
             if c.placed is None:
                 dkey_vectors = fold_line(c, dkey_vectors, p.key_vectors.table.shape[1], p.key_vectors.zero)
     if p.pair_bias is not None and p.needs_grad[7]:
-        dpairs = pair_bias_gradient(inputs, rows, lse, p.pair_bias)
+        dpairs = pair_bias_gradient(inputs, rows, lse, p.pair_bias, p.merged)
     dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
     if inputs.sign <= 0:
         dq, drel_q = inputs.apply_sign(dq), None if drel_q is None else inputs.apply_sign(drel_q)
@@ -369,13 +369,15 @@ def batches_of_a_program(batch: int, lists: int) -> int:
     return max(fits, default=1)
 
 
-def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: Tensor) -> Tensor:
+def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: Tensor, merged: bool) -> Tensor:
     """d pair_bias, float32, in the bias's shape: each number is written by one program.
 
-    Where all keys of a row share a number, Σ_j ds = δ · (1 − Σ_j p): nothing but the sink's weight is left.
+    Where all keys of a row share a number, Σ_j ds = δ · (1 − Σ_j p): nothing but the sink's weight is left. Not so in a
+    part of a call, whose p are those of whole rows: a number for each of its keys it has even where it has one key.
     """
     c, (batch, heads, queries, keys) = inputs.config, bias.shape
-    if keys == 1:
+    assert not merged or keys == c.grid.keys, "whoever merges sums over whole rows"
+    if keys == 1 and not merged:
         weight = 0.0 if inputs.sink is None else sink_weight(inputs.sink, lse)
         return (rows.delta[..., : c.grid.queries] * weight)[..., None].sum_to_size(bias.shape)
     over_queries, shape = queries == 1, c.shape(DKDV if c.rel_vectors else DQ)

@@ -50,6 +50,7 @@ class DotConfig(NamedTuple):
     sink: bool = False
     pairs: PairLayout | None = None  # of a bias by pair
     key_vectors: bool = False  # which run with relative vectors only
+    exact_weights: bool = False  # whether an exact output is that of weights that are not rounded
     placed: PlacedTable | None = None  # where parts by distance are read at explicit places
 
     @property
@@ -108,6 +109,7 @@ class DotConfig(NamedTuple):
             REL_BIAS=self.rel_bias if self.placed is None else 0, REL_VECTORS=self.rel_vectors,
             KEY_VECTORS=self.key_vectors, DROPOUT=drops,
             CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, SINK=self.sink,
+            EXACT_WEIGHTS=self.exact_weights,
             PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
         )  # fmt: skip
 
