@@ -136,6 +136,15 @@ class MaskCache(Storage):
         return all(same_contents(*pair) for pair in zip(self.references, objects, strict=True))
 
     @property
+    def unchanged(self) -> bool:
+        """Whether the tensors that the entry was made for exist, with the same contents."""
+        for reference, version in self.references:
+            x = reference()
+            if x is None or not (isinstance(x, Mask) or has_version(x, version)):
+                return False
+        return True
+
+    @property
     def alive(self) -> bool:
         """Whether the mask's tensors still exist."""
         return all(reference() is not None for reference, _ in self.references)
@@ -150,14 +159,14 @@ class PlanCache:
 
     def __init__(self, limit: int = MASKS) -> None:
         self.masks = Storage(limit)
-        self.constant: dict[int, tuple[weakref.ref[Mask], MaskCache]] = {}  # of masks that cannot change, by id
+        self.frozen: dict[int, tuple[weakref.ref[Mask], MaskCache]] = {}  # of masks whose fields stay, by id
         self.choices = Storage(KINDS)
         self.functions = Storage(KINDS)
 
     def mask(self, mask: Mask, *parts: Part) -> MaskCache:
         """The entry of a mask, or of a mask and the contents of other parts, made where there is none."""
-        if not parts and (constant := self.constant.get(id(mask))) is not None and constant[0]() is mask:
-            return constant[1]
+        if not parts and (known := self.frozen.get(id(mask))) is not None and known[0]() is mask and known[1].unchanged:
+            return known[1]
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
             key = field_key(mask, objects)
@@ -170,9 +179,9 @@ class PlanCache:
             drop = functools.partial(self.drop, key) if objects else None
             entry = MaskCache([reference(x, drop) for x in objects])
             self.masks.put(key, entry)
-        if not parts and not objects and is_constant(mask):
+        if not parts and is_frozen(mask):
             number = id(mask)
-            self.constant[number] = weakref.ref(mask, lambda _: self.constant.pop(number, None)), entry
+            self.frozen[number] = weakref.ref(mask, lambda _: self.frozen.pop(number, None)), entry
         return entry
 
     def drop(self, key: Hashable, _: object) -> None:
@@ -184,7 +193,7 @@ class PlanCache:
     def clear(self) -> None:
         for storage in (self.masks, self.choices, self.functions):
             storage.values.clear()
-        self.constant.clear()
+        self.frozen.clear()
 
 
 CACHE = PlanCache()
@@ -212,12 +221,12 @@ def field_key(value: object, tensors: list[Mask | Tensor]) -> Hashable:
     raise TypeError(cls)
 
 
-def is_constant(value: object) -> bool:
-    """Whether a field can never have another value: numbers, and frozen parts of such fields."""
+def is_frozen(value: object) -> bool:
+    """Whether a field is always the same object: a number or a tensor, and frozen parts of such fields."""
     if isinstance(value, Part):
         frozen = is_dataclass(value) and type(value).__dataclass_params__.frozen  # pyright: ignore
-        return frozen and all(is_constant(x) for x in vars(value).values())
-    return type(value) is int or type(value) in PLAIN
+        return frozen and all(is_frozen(x) for x in vars(value).values())
+    return type(value) is int or type(value) in PLAIN or isinstance(value, Tensor)
 
 
 @functools.cache
@@ -238,8 +247,11 @@ def same_contents(reference: Reference, x: Mask | Tensor) -> bool:
     ref, version = reference
     if ref() is not x:
         return False
-    if isinstance(x, Mask):
-        return True
+    return isinstance(x, Mask) or has_version(x, version)
+
+
+def has_version(x: Tensor, version: Tensor | int | None) -> bool:
+    """Whether a tensor has the contents that it had at a version; a copy of them stands for the version torch lacks."""
     return torch.equal(version, x) if isinstance(version, Tensor) else version == x._version
 
 

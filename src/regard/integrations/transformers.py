@@ -151,7 +151,8 @@ def attention(
             else read_blocks(module, block_indices, query, key, mask, others.get("position_ids"))
         )
         mask = intersect_masks([*([] if mask is None else [mask]), Pairs(selected[..., :keys])])
-    key, value = key[:, :, :keys], value[:, :, :keys]
+    if keys < key.shape[2]:
+        key, value = key[:, :, :keys], value[:, :, :keys]
     usual = softcap is None and (scaling is None or scaling == query.shape[-1] ** -0.5)
     score = None if usual else Dot(None if scaling is None else float(scaling), cap=softcap)
     position = None if position_bias is None else read_bias(position_bias[..., :keys], query.shape[1])
@@ -174,7 +175,8 @@ def records_attentions() -> bool:
     collector = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
     if collector is None or torch.compiler.is_compiling():
         return False
-    return any(name.endswith("attentions") for name in collector.get() or ())
+    recorded = collector.get()
+    return bool(recorded) and any(name.endswith("attentions") for name in recorded)
 
 
 def check_options(module: nn.Module, others: Mapping[str, object]) -> None:
