@@ -129,8 +129,15 @@ class LoweredCall:
 
     @property
     def exact_weights(self) -> bool:
-        """Whether an exact output must be that of weights that are not rounded: the gradient of a sink sums δ alone."""
-        return self.sink is not None or self.adds_sink
+        """Whether an exact output must be that of weights that are not rounded.
+
+        The gradient of a sink sums δ alone; that of a table by distance sums p · (d_p − δ) over all rows, in which most
+        cancels, so that an error of δ is all that is left. A number by pair has one such error, which shows where the
+        number is more exact than the weights.
+        """
+        table, pairs = self.rel_bias is not None and self.needs_grad[4], self.pair_bias
+        exact_pairs = pairs is not None and self.needs_grad[7] and pairs.dtype.itemsize > self.v.dtype.itemsize
+        return table or exact_pairs or self.sink is not None or self.adds_sink
 
     @property
     def grid(self) -> PairGrid:

@@ -282,6 +282,22 @@ def test_tables_get_gradients_from_unrounded_outputs(queries: int, position: Any
     agree(replace(case, v=case.v + 4.0))
 
 
+EXACT_PARTS = {
+    "table": lambda: {"position": bias(9, 4), "mask": rg.Causal()},
+    "buckets": lambda: {"position": rg.T5Bias(numbers(2, 8))},
+    "table, one query": lambda: {"position": bias(9, 4), "queries": 1},
+    "pairs": lambda: {"bias": rg.PairBias(numbers(1, 2, 34, 37))},
+    "pairs by key": lambda: {"bias": rg.PairBias(numbers(2, 1, 37))},
+}
+
+
+@pytest.mark.parametrize("parts", EXACT_PARTS.values(), ids=EXACT_PARTS)
+def test_parts_of_float32_beside_half_types_get_gradients_of_float32(parts: Any) -> None:
+    """As in mixed precision. An output of rounded weights would leave 4 to 11 times the error that is allowed."""
+    options = {"queries": 34, **parts()}
+    agree(draw(options.pop("queries"), 37, 16, 16, dtype=torch.float16, carried=torch.float32, **options))
+
+
 @pytest.mark.parametrize("position", [lambda: None, lambda: bias(9, 4), lambda: transformer_xl(9, 4)])
 def test_merging(position: Any, all_split: None) -> None:
     agree(draw(40, 70, batch=2, position=position(), mask=rg.Causal()))
