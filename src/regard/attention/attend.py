@@ -181,8 +181,8 @@ def warm_entry(mask: Mask | None, position: Position | None, score: Score | None
     mask = EVERYTHING if mask is None else mask
     if position is score is None:
         return mask_cache(mask)
-    stay = [part for part in (position, score) if part is not None and part.tensors()]
-    return mask_cache(mask, *[part for part in stay if part is not position or not is_learned(position)])
+    stays = None if position is None or is_learned(position) else position
+    return mask_cache(mask, *[part for part in (stays, score) if part is not None])
 
 
 def plan_alike(mask: Mask, entry: MaskCache, key: Hashable) -> ExecutionPlan | None:

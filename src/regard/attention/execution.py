@@ -150,6 +150,10 @@ class MaskCache(Storage):
         return all(reference() is not None for reference, _ in self.references)
 
 
+FrozenParts = tuple["weakref.ref[Mask]", MaskCache, list["weakref.ref[Part]"]]
+"""A mask, the entry of it and the other parts, and those."""
+
+
 class PlanCache:
     """The entries of at most `limit` masks; the least recently used is dropped first.
 
@@ -159,13 +163,15 @@ class PlanCache:
 
     def __init__(self, limit: int = MASKS) -> None:
         self.masks = Storage(limit)
-        self.frozen: dict[int, tuple[weakref.ref[Mask], MaskCache]] = {}  # of masks whose fields stay, by id
+        self.frozen: dict[Hashable, FrozenParts] = {}  # of masks and parts whose fields stay, by ids
         self.choices = Storage(KINDS)
         self.functions = Storage(KINDS)
 
     def mask(self, mask: Mask, *parts: Part) -> MaskCache:
         """The entry of a mask, or of a mask and the contents of other parts, made where there is none."""
-        if not parts and (known := self.frozen.get(id(mask))) is not None and known[0]() is mask and known[1].unchanged:
+        number = id(mask) if not parts else (id(mask), *[id(part) for part in parts])
+        known = self.frozen.get(number)
+        if known is not None and known[0]() is mask and known[1].unchanged and same_objects(known[2], parts):
             return known[1]
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
@@ -179,10 +185,14 @@ class PlanCache:
             drop = functools.partial(self.drop, key) if objects else None
             entry = MaskCache([reference(x, drop) for x in objects])
             self.masks.put(key, entry)
-        if not parts and is_frozen(mask):
-            number = id(mask)
-            self.frozen[number] = weakref.ref(mask, lambda _: self.frozen.pop(number, None)), entry
+        if is_frozen(mask) and all(is_frozen(part) for part in parts):
+            forget = functools.partial(self.forget, number)
+            self.frozen[number] = weakref.ref(mask, forget), entry, [weakref.ref(part, forget) for part in parts]
         return entry
+
+    def forget(self, number: Hashable, _: object) -> None:
+        """Drop what is known by the id of an object that is gone."""
+        self.frozen.pop(number, None)
 
     def drop(self, key: Hashable, _: object) -> None:
         """Drop the entry of a mask one of whose tensors is gone."""
@@ -240,6 +250,11 @@ def reference(x: Mask | Tensor, drop: Callable[[object], None] | None = None) ->
     if isinstance(x, Mask):
         return weakref.ref(x, drop), None
     return weakref.ref(x, drop), x.clone() if x.is_inference() else x._version
+
+
+def same_objects(references: list[weakref.ref[Part]], parts: tuple[Part, ...]) -> bool:
+    """Whether parts are the objects that the references were made of."""
+    return not parts or all([ref() is part for ref, part in zip(references, parts, strict=True)])
 
 
 def same_contents(reference: Reference, x: Mask | Tensor) -> bool:
