@@ -26,7 +26,7 @@ import regard as rg
 from regard.attention.backends import triton as backend
 from regard.attention.call import LoweredCall, lower, make_call
 from regard.attention.execution import CACHE
-from regard.attention.kernels.dot import passes, placed, relative, schedule
+from regard.attention.kernels.dot import pairs, passes, placed, relative, schedule
 from regard.attention.kernels.dot.schedule import PassShapes
 from regard.attention.kernels.launch import PairLayout, TileShape
 from regard.attention.kernels.tile_lists import tile_lists
@@ -64,6 +64,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("FORWARD", "DQ", "DKDV"):
             monkeypatch.setattr(passes, name, PassShapes(flat, square))
         monkeypatch.setattr(passes, "D_REL_BIAS", PassShapes(square, square))
+        for module, name in ((passes, "FORWARD_PAIRS"), (pairs, "DKDV"), (pairs, "DQ")):
+            monkeypatch.setattr(module, name, PassShapes(flat, {}))
 
 
 @pytest.fixture
