@@ -244,7 +244,7 @@ class OutputGrad(NamedTuple):
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
+    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors; last the sink."""
     p = add_rel_vectors(p)
     inputs = DotInputs(p)
     c = inputs.config
@@ -279,7 +279,10 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         dq, drel_q, dk, drel_vectors = (cut(x, p.q) for x in (dq, drel_q, dk, drel_vectors))
         dkey_vectors = cut(dkey_vectors, p.q)
         dv = cut(dv, p.v)
-    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors]
+    dsink = None
+    if p.sink is not None and p.needs_grad[8]:
+        dsink = -(sink_weight(p.sink, lse) * rows.delta[..., : c.grid.queries]).sum((0, 2))
+    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors, *[None] * 3, dsink]
 
 
 def row_sums(inputs: DotInputs, grad: Tensor, output: Tensor, lse: Tensor) -> OutputGrad:
