@@ -26,7 +26,7 @@ import regard as rg
 from regard.attention.backends import triton as backend
 from regard.attention.call import LoweredCall, lower, make_call
 from regard.attention.execution import CACHE, new_plan
-from regard.attention.kernels.dot import passes, placed, relative, schedule
+from regard.attention.kernels.dot import pairs, passes, placed, relative, schedule
 from regard.attention.kernels.dot.schedule import PassShapes
 from regard.attention.kernels.launch import PairLayout, TileShape
 from regard.attention.kernels.tile_lists import tile_lists
@@ -64,6 +64,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("FORWARD", "DQ", "DKDV"):
             monkeypatch.setattr(passes, name, PassShapes(flat, square))
         monkeypatch.setattr(passes, "D_REL_BIAS", PassShapes(square, square))
+        for module, name in ((passes, "FORWARD_PAIRS"), (pairs, "DKDV"), (pairs, "DQ")):
+            monkeypatch.setattr(module, name, PassShapes(flat, {}))
 
 
 @pytest.fixture
@@ -411,7 +413,7 @@ def test_biases_by_pair_of_parts_of_a_call(name: str) -> None:
             tensors = {"k": p.k[:, :, keys], "v": p.v[:, :, keys], "pair_bias": p.pair_bias[..., keys], "sink": None}
             mask = rg.Pairs(p.mask.permits(*p.grid.indices(), p.grid)[..., keys])
             part = replace(p, **tensors, mask=mask, merged=True, plan=new_plan())
-            dq, dk, dv, _, _, drel_q, _, dpairs, _ = passes.backward(part, grad, output, lse)
+            dq, dk, dv, _, _, drel_q, _, dpairs, *_ = passes.backward(part, grad, output, lse)
             assert dq is not None and dk is not None and dv is not None and dpairs is not None
             sums["q"] += (dq if drel_q is None else dq + drel_q).cpu()
             sums["k"][:, :, keys], sums["v"][:, :, keys] = dk.cpu(), dv.cpu()

@@ -31,11 +31,11 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
 
     `forward(call)` returns both; `backward(call, d_output, output, lse)` returns the gradients of q, k, v, weight,
     rel_bias, rel_q, rel_vectors and pair_bias, with any value for a tensor that is absent or not in `call.needs_grad`,
-    and, if it takes any, after them those of key_vectors and of the bias, keys and values of edges; that of the sink
-    follows from the others' arguments. Where k and v are `tied`, it may return their sum as k's and None as v's. The
-    output is rounded to v's type only for the caller: backward gets what forward returned, float32 at least, because
-    Σ output · d_output decides all gradients. An operator that `rounds` returns v's type where the call has no tensors
-    of parts: the gradients of q, k and v tolerate it, and memory is saved.
+    and, if it takes any, after them those of key_vectors and of the bias, keys and values of edges. The sink's may be
+    the last; otherwise it follows from the others' arguments. Where k and v are `tied`, it may return their sum as k's
+    and None as v's. The output is rounded to v's type only for the caller: backward gets what forward returned, float32
+    at least, because Σ output · d_output decides all gradients. An operator that `rounds` returns v's type where the
+    call has no tensors of parts: the gradients of q, k and v tolerate it, and memory is saved.
     """
 
     def output_dtype(tensors: Tensors) -> torch.dtype:
@@ -46,10 +46,10 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         return dtype if rounds and not part_tensors else torch.promote_types(dtype, torch.float32)
 
     def all_gradients(call: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-        needs_sink = call.sink is not None and call.needs_grad[8]
-        sink = sink_gradient(call, grad, output, lse) if needs_sink else None
-        grads = backward(call, grad, output, lse)
-        return [*grads[:8], sink, *grads[8:], *[None] * (GRADIENTS - 1 - len(grads))]
+        *grads, sink = pad(backward(call, grad, output, lse), GRADIENTS)
+        if sink is None and call.sink is not None and call.needs_grad[8]:
+            sink = sink_gradient(call, grad, output, lse)
+        return [*grads[:8], sink, *grads[8:]]
 
     @torch.library.custom_op(f"regard::{name}", mutates_args=())
     def forward_op(
@@ -191,6 +191,11 @@ def require(x: Tensor | None) -> Tensor:
     if x is None:
         raise TypeError("An operator needs q, k and v.")
     return x
+
+
+def pad(grads: list[Tensor | None], length: int) -> list[Tensor | None]:
+    """Gradients with None for those that a backward pass does not return."""
+    return [*grads, *[None] * (length - len(grads))]
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..call import Call, LoweredCall
+from ..call import Call, LoweredCall, device_guard
 from ..parts.masks import Causal, Everything
 from ..parts.scores import Dot
 from . import triton
-from .custom_op import define_operator
+from .custom_op import GRADIENTS, define_operator, pad
 from .sinks import add_to_lse
 
 aten = torch.ops.aten
@@ -75,9 +75,15 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k and v."""
+    """Gradients of q, k and v, and on a GPU that of the sink."""
     q, k, v = kernel_inputs(p)
-    grad, output, causal, scale = grad.to(q.dtype), output.to(q.dtype), isinstance(p.mask, Causal), p.scale
+    grad, causal, scale, sink = grad.to(q.dtype), isinstance(p.mask, Causal), p.scale, None
+    if p.needs_grad[8] and q.is_cuda:
+        from ..kernels import sinks
+
+        with device_guard(q):
+            sink, output = sinks.sink_gradient(p, grad, output, lse)
+    output = output.to(q.dtype)
     saved, lse = (grad, q, k, v, output), lse.contiguous()
     sizes = (None, None, q.shape[2], k.shape[2], 0.0, causal)
     if not q.is_cuda:
@@ -91,7 +97,7 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         unused = torch.zeros(2, dtype=torch.int64, device=q.device)
         kernel = aten._scaled_dot_product_flash_attention_backward
         grads = kernel(*saved, lse, *sizes, unused, unused, scale=scale)
-    return [*grads, *[None] * 5]
+    return [*pad(grads, GRADIENTS - 1), sink]
 
 
 def kernel_inputs(p: LoweredCall) -> tuple[Tensor, Tensor, Tensor]:

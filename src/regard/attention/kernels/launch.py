@@ -26,15 +26,20 @@ COMPILING: ContextVar[list[Any] | None] = ContextVar("kernels that are compiled 
 
 
 class TileShape(NamedTuple):
-    """A tile of `rows` queries × `columns` keys, and the warps and stages of a program that computes such tiles."""
+    """A tile of `rows` queries × `columns` keys, and the warps and stages of a program that computes such tiles.
+
+    `registers` bounds those of a thread, so that more programs share a multiprocessor; 0 sets no bound.
+    """
 
     rows: int
     columns: int
     warps: int
     stages: int
+    registers: int = 0
 
     def arguments(self) -> dict[str, int]:
-        return {"BM": self.rows, "BN": self.columns, "num_warps": self.warps, "num_stages": self.stages}
+        limit = {"maxnreg": self.registers} if self.registers else {}
+        return {"BM": self.rows, "BN": self.columns, "num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
 ShapeTable = dict[int, dict[int, TileShape]]
@@ -60,6 +65,11 @@ class PairLayout(NamedTuple):
             return None
         steps = [0 if size == 1 else step for size, step in zip(bias.shape, bias.stride(), strict=True)]
         return cls(tuple(steps), bias.dtype, bias.data_ptr() % 16 == 0)
+
+    def vectors(self, keys: int) -> bool:
+        """Whether all rows of so many keys are whole vectors of 16 bytes."""
+        *outer, last = self.strides
+        return self.aligned and last == 1 and not any(x * self.dtype.itemsize % 16 for x in (*outer, keys))
 
 
 class PlacedTable(NamedTuple):

@@ -104,11 +104,28 @@ def per_query(b_x, TRANSPOSED: tl.constexpr):
 
 
 @triton.jit
-def load_mask(p_packed, i_bits, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TRANSPOSED: tl.constexpr):
-    """The bits of a mixed tile as booleans, `[ROWS, COLUMNS]`, or `[COLUMNS, ROWS]`."""
+def key_order(SIZE: tl.constexpr, BY_THREAD: tl.constexpr):
+    """The key of each column of a tile of SIZE keys: as they come, or BY_THREAD.
+
+    In the result of a product of tensor cores thread t of four has the columns 2t, 2t + 1, 2t + 8, 2t + 9, … of a row.
+    BY_THREAD they are keys that follow each other in memory, eight of 32, so that what is stored by pair is loaded into
+    the registers where it is needed.
+    """
+    o_n = tl.arange(0, SIZE)
+    if BY_THREAD:
+        o_n = o_n // 32 * 32 + o_n % 8 // 2 * 8 + o_n % 32 // 8 * 2 + o_n % 2
+    return o_n
+
+
+@triton.jit
+def load_mask(
+    p_packed, i_bits, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TRANSPOSED: tl.constexpr,
+    BY_THREAD: tl.constexpr = False,
+):  # fmt: skip
+    """The bits of a mixed tile as booleans, `[ROWS, COLUMNS]`, or `[COLUMNS, ROWS]`; columns in their `key_order`."""
     WORDS: tl.constexpr = COLUMNS // 32
     p_words = p_packed + i_bits.to(tl.int64) * (ROWS * WORDS) + tl.arange(0, ROWS) * WORDS
-    o_column = tl.arange(0, COLUMNS)
+    o_column = key_order(COLUMNS, BY_THREAD)
     o_column = o_column[:, None] if TRANSPOSED else o_column[None, :]
     b_word = per_query(tl.load(p_words), TRANSPOSED)
     # One word per row, selected by the column: a load per pair would cost as much as the matrix product.
@@ -284,6 +301,20 @@ def add_after_product(
             p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn, BM, BN, TRANSPOSED
         )
     return b_s, b_slope
+
+
+@triton.jit
+def round_to(b_x, dtype: tl.constexpr):
+    """Values rounded to a type, as float32."""
+    if INLINE_PTX and dtype == tl.bfloat16:
+        # Two by two, as for the operand of a product: alone each takes as long as an exponential.
+        b_x = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xffff0000; }",
+            "=f,=f,f,f", [b_x], tl.float32, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        b_x = b_x.to(dtype).to(tl.float32)
+    return b_x
 
 
 @triton.jit

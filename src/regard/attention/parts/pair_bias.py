@@ -17,7 +17,9 @@ class PairBias(Part):
 
     `bias` broadcasts to `[batch, heads, queries, keys]`; any of the four sizes may be 1. It may be of another floating
     type than q. Its gradient has its own shape and the same bits every time. Backends read it tile by tile and copy
-    nothing of its size. A number that is added is a bias, never a mask: what may not be attended to belongs in `mask`.
+    nothing of its size; where heads or rows of the batch share its numbers, the backward pass on a GPU takes scratch
+    memory of 512 MiB at most, or of the gradient's size where that is more. A number that is added is a bias, never a
+    mask: what may not be attended to belongs in `mask`.
 
     >>> import torch, regard as rg
     >>> x = torch.zeros(1, 1, 2, 2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..pair_tiles import load_pairs, load_tokens, pair_scores
 from ..places import add_placed_rows, allowed_pairs, placed_scores
 from ..prelude import (
     LN2,
@@ -22,6 +23,7 @@ from ..prelude import (
     group_index,
     hash_rows,
     head_pointer,
+    key_order,
     key_places,
     key_scores,
     load_mask,
@@ -29,6 +31,7 @@ from ..prelude import (
     per_query,
     query_places,
     rel_bias_tile,
+    round_to,
     shear,
     store_rows,
     unshear,
@@ -118,7 +121,8 @@ def forward_kernel(
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
     KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, SINK: tl.constexpr,
-    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, EXACT_WEIGHTS: tl.constexpr,
+    PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, BY_THREAD: tl.constexpr, ALIGNED: tl.constexpr,
+    PAIRS_AHEAD: tl.constexpr, EXACT_WEIGHTS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over a work item of one row of tiles, with a running maximum m and sum l, in base 2:
@@ -136,7 +140,7 @@ def forward_kernel(
     i_kv = i_h // group_size
     p_k = head_pointer(p_k, i_b, i_kv, stride_kb, stride_kh)
     p_v = head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh)
-    o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    o_m, o_n = tl.arange(0, BM), key_order(BN, BY_THREAD)
     o_q = tl.minimum(i_row * BM + o_m, queries - 1)
     b_q = load_rows(head_pointer(p_q, i_b, i_h, stride_qb, stride_qh), o_q, stride_qn, D, BD)
     if REL_VECTORS:
@@ -145,6 +149,8 @@ def forward_kernel(
         p_rel_vectors += (i_h.to(tl.int64) * length + (0 if PLACED else origin - i_row * BM)) * D
     if KEY_VECTORS:
         p_key_vectors += (i_h.to(tl.int64) * length + (0 if PLACED else origin - i_row * BM)) * D
+    if BY_THREAD:
+        p_pairs = head_pointer(p_pairs, i_b, i_h, stride_pb, stride_ph)
     if DROPOUT:
         b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     # A float32 output of rounded weights is divided by the sum of the rounded weights, so that what all values have in
@@ -159,6 +165,10 @@ def forward_kernel(
     while i_first < i_last:
         i_end = i_last
         i_next = tl.load(p_tile + i_first)
+        if BY_THREAD and PAIRS_AHEAD:
+            b_next_pairs = load_pairs(
+                p_pairs, i_row * BM, i_next * BN, queries, keys, stride_pm, stride_pn, BM, BN, ALIGNED
+            )
         if REL_VECTORS and not PLACED:
             i_end = tl.minimum(tl.load(p_run_end + i_first), i_last)
             p_low = p_rel_vectors + (i_next - 1) * BN * D
@@ -167,8 +177,20 @@ def forward_kernel(
             i_tile = i_next
             i_next = next_tile(p_tile, x + 1, i_end)
             i_bits = tl.load(p_bits + x)
-            o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
-            b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
+            if BY_THREAD:
+                b_k = load_tokens(p_k, i_tile * BN, o_n, keys, stride_kn, D, BD)
+            else:
+                o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
+                b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
+            if BY_THREAD and PAIRS_AHEAD:
+                b_pairs = b_next_pairs
+                b_next_pairs = load_pairs(
+                    p_pairs, i_row * BM, i_next * BN, queries, keys, stride_pm, stride_pn, BM, BN, ALIGNED
+                )
+            elif BY_THREAD:
+                b_pairs = load_pairs(
+                    p_pairs, i_row * BM, i_tile * BN, queries, keys, stride_pm, stride_pn, BM, BN, ALIGNED
+                )
             if REL_BIAS and not CAP:
                 o_x = i_tile * BN - i_row * BM
                 b_s = rel_bias_tile(
@@ -190,27 +212,32 @@ def forward_kernel(
             if KEY_VECTORS and not PLACED:
                 b_s += key_scores(b_k, p_key_vectors + i_tile * BN * D, BN, D, BD, PRECISION)
             b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
-            if CAP or PAIR_BIAS or PLACED_BIAS:
+            if CAP or (PAIR_BIAS and not BY_THREAD) or PLACED_BIAS:
                 b_s, _b_slope = add_after_product(
                     b_s, p_rel_bias, p_pairs, p_places, i_b, i_h, i_row * BM, i_tile * BN, queries, keys,
                     stride_pb, stride_ph, stride_pm, stride_pn, stride_places, origin, length, inv_scale, cap,
-                    BM, BN, False, REL_BIAS, CAP, PAIR_BIAS, PLACED_BIAS,
+                    BM, BN, False, REL_BIAS, CAP, PAIR_BIAS and not BY_THREAD, PLACED_BIAS,
                 )  # fmt: skip
+            if BY_THREAD:
+                b_s = tl.fma(pair_scores(p_pairs, b_pairs, BM, BN), inv_scale, b_s)
             if i_bits >= 0:
-                b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
+                b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False, BY_THREAD), b_s, -float("inf"))
             b_new_m = tl.maximum(b_m, tl.max(b_s, 1) * scale)
             b_p = tl.exp2(b_s * scale - b_new_m[:, None])
             b_alpha = tl.exp2(b_m - b_new_m)
             b_l = b_l * b_alpha + tl.sum(b_p, 1)
             b_m = b_new_m
             if RENORMALIZE:
-                b_l_rounded = b_l_rounded * b_alpha + tl.sum(b_p.to(p_v.dtype.element_ty).to(tl.float32), 1)
+                b_l_rounded = b_l_rounded * b_alpha + tl.sum(round_to(b_p, p_v.dtype.element_ty), 1)
             if DROPOUT:
                 b_p = tl.where(dropout_mask(b_hash, i_tile * BN + o_n, threshold, False), b_p, 0.0)
-            b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
+            if BY_THREAD:
+                b_v = load_tokens(p_v, i_tile * BN, o_n, keys, stride_vn, DV, BDV)
+            else:
+                b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
             b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_alpha[:, None], input_precision=PRECISION)
             if EXACT:
-                b_o = tl.dot((b_p - b_p.to(b_v.dtype).to(tl.float32)).to(b_v.dtype), b_v, b_o)
+                b_o = tl.dot((b_p - round_to(b_p, b_v.dtype)).to(b_v.dtype), b_v, b_o)
         i_first = i_end
     if RENORMALIZE:
         b_o *= (b_l / tl.where(b_l_rounded > 0, b_l_rounded, 1.0))[:, None]

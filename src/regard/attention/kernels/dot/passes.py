@@ -9,7 +9,7 @@ plan, so that a warm call allocates its results and starts its kernels. With s =
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,6 +34,7 @@ from ..launch import (
 )
 from ..tile_lists import TileLists, by_diagonal, tile_lists
 from .kernels import d_pair_bias_kernel, d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel
+from .pairs import pair_gradients, stores_ds
 from .placed import placed_bias_gradient
 from .relative import RelativeSchedule, relative_gradients, relative_schedule
 from .schedule import DotConfig, PassShapes, TileSchedule
@@ -67,6 +68,13 @@ D_REL_BIAS = PassShapes(
     },
     {},
 )
+FORWARD_PAIRS = PassShapes(
+    {
+        2: {64: TileShape(64, 64, 4, 2, 168), 128: TileShape(128, 128, 8, 2), 256: TileShape(128, 64, 8, 2)},
+        4: FORWARD.plain[4],
+    },
+    {},
+)
 DELTA_ROWS = 64  # rows of a program of `delta_kernel`
 TABLE_PROGRAMS = 512  # programs that the gradient of a table should have at least
 PAIR_PROGRAMS = 1024  # programs that the gradient of a bias by pair should have at least
@@ -85,7 +93,7 @@ class DotPlan:
         self.rows, self.padded_rows = (*c.front, c.grid.queries), (*c.front, c.padded_queries)
         self.queries = (*c.front, c.grid.queries, c.head_dim)
         self.output_dtype = torch.float32 if c.exact_output else c.dtype
-        self.schedules: dict[Callable[..., Any], Any] = {}
+        self.schedules: dict[Hashable, Any] = {}
         self.compiled = False  # or about to be
 
     def empty32(self, size: tuple[int, ...]) -> Tensor:
@@ -222,7 +230,7 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
 
 def forward_schedule(c: DotConfig, mask: Mask) -> TileSchedule:
     """Rows of tiles."""
-    shape = c.shape(FORWARD)
+    shape = c.shape(FORWARD_PAIRS if c.pairs_alone else FORWARD)
     tiles = tile_lists(mask, c.grid, shape.rows, shape.columns)
     ends = run_ends(tiles) if c.rel_vectors and c.placed is None else None
     return TileSchedule.over_lists(c, forward_kernel, shape, tiles, c.instances, p_run_end=ends)
@@ -237,13 +245,16 @@ class OutputGrad(NamedTuple):
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
+    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors; last the sink."""
     p = add_rel_vectors(p)
     inputs = DotInputs(p)
     c = inputs.config
     rows = row_sums(inputs, grad, output, lse)
     drel_bias = drel_q = drel_vectors = dpairs = dkey_vectors = None
-    if p.rel_vectors is None:
+    learns_pairs = p.pair_bias is not None and p.needs_grad[7]
+    if p.pair_bias is not None and learns_pairs and stores_ds(c, p.pair_bias):
+        dq, dk, dv, dpairs = pair_gradients(inputs, rows, p.pair_bias)
+    elif p.rel_vectors is None:
         dq, (dk, dv) = query_gradient(inputs, rows), key_gradients(inputs, rows)
         if p.rel_bias is not None and p.needs_grad[4]:
             if c.placed is None:
@@ -259,7 +270,7 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
             dkey_vectors = inputs.apply_sign(dkey_vectors)
             if c.placed is None:
                 dkey_vectors = fold_line(c, dkey_vectors, p.key_vectors.table.shape[1], p.key_vectors.zero)
-    if p.pair_bias is not None and p.needs_grad[7]:
+    if p.pair_bias is not None and learns_pairs and dpairs is None:
         dpairs = pair_bias_gradient(inputs, rows, lse, p.pair_bias, p.merged)
     dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
     if inputs.sign <= 0:
@@ -269,7 +280,10 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         dq, drel_q, dk, drel_vectors = (cut(x, p.q) for x in (dq, drel_q, dk, drel_vectors))
         dkey_vectors = cut(dkey_vectors, p.q)
         dv = cut(dv, p.v)
-    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors]
+    dsink = None
+    if p.sink is not None and p.needs_grad[8]:
+        dsink = -(sink_weight(p.sink, lse) * rows.delta[..., : c.grid.queries]).sum((0, 2))
+    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors, *[None] * 3, dsink]
 
 
 def row_sums(inputs: DotInputs, grad: Tensor, output: Tensor, lse: Tensor) -> OutputGrad:

@@ -74,6 +74,11 @@ class DotConfig(NamedTuple):
         return -(-self.grid.queries // LINE_STEP) * LINE_STEP
 
     @property
+    def pairs_alone(self) -> bool:
+        """Whether a bias by pair is all that is added to scores, and read straight into registers."""
+        return self.pairs is not None and not (self.rel_bias or self.rel_vectors or self.key_vectors)
+
+    @property
     def front(self) -> tuple[int, int]:
         return self.grid.batch, self.grid.heads
 
@@ -108,7 +113,8 @@ class DotConfig(NamedTuple):
             PLACED=self.placed is not None, PLACED_BIAS=0 if self.placed is None else self.rel_bias,
             REL_BIAS=self.rel_bias if self.placed is None else 0, REL_VECTORS=self.rel_vectors,
             KEY_VECTORS=self.key_vectors, DROPOUT=drops,
-            CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, SINK=self.sink,
+            CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, BY_THREAD=self.pairs_alone,
+            ALIGNED=self.pairs is not None and self.pairs.vectors(grid.keys), PAIRS_AHEAD=False, SINK=self.sink,
             EXACT_WEIGHTS=self.exact_weights,
             PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
         )  # fmt: skip
