@@ -35,10 +35,11 @@ TILE = 64
 BLOCKS_AT_ONCE = {2: 396, 4: 132}  # of queries that the card runs, by bytes of a number: fewer take as long
 SPLIT_QUERIES = 16  # up to which our kernels split the keys, so that few queries keep every multiprocessor busy
 LEARNED_COST = 1.6  # of a pair of tiles with a table that is learned: its gradient is one more pass
+OPERATIONS = 1.7  # times as long the host starts products with a bias, or with a mask whose rows may be without keys
 LEARNED_PRODUCTS = 700.0  # µs of torch's operations for that gradient
 READ_BY_TILES = {2: (0.6, 0.035), 4: (5.0, 0.012)}  # of few queries, by bytes of a number: ps for each number of keys
 READ_BY_FUSED = {2: (0.0, 0.03), 4: (0.0, 0.03)}
-READ_BY_PRODUCTS = {2: (8.0, 0.0), 4: (3.5, 0.0)}  # (and one of values), and µs for each key head of the batch
+READ_BY_PRODUCTS = {2: (8.0, 0.035), 4: (3.5, 0.01)}  # (and one of values), and µs for each key head of the batch
 WIDEST_PLAIN, WIDEST_MASKED = 256, 128  # head_dims up to which torch's kernels take heads that share keys
 UNEVEN = 0.33  # of the time of multiprocessors without work that our kernels lose: they split long rows
 WEIGHTS = 1 << 25  # that products may store where our kernels could run the call in memory linear in the sequence
@@ -202,8 +203,11 @@ def products_time(call: Call, tiled: bool) -> float:
         return inf
     if pairs > (WEIGHTS if tiled else WEIGHTS_ALONE):
         return inf
+    kernels = pass_costs(call).products
     learned = LEARNED_PRODUCTS if call.learns_position and trains(call) else 0.0
-    return learned + max(pass_costs(call).products.time(pairs, widest(call)), read_time(call, READ_BY_PRODUCTS))
+    made = OPERATIONS if call.mask.tensors() or call.adds_bias else 1.0
+    time = max(kernels.host * made, kernels.time(pairs, widest(call)), read_time(call, READ_BY_PRODUCTS))
+    return learned + time
 
 
 def read_time(call: Call, read: dict[int, tuple[float, float]]) -> float:

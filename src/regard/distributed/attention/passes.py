@@ -74,6 +74,7 @@ class ShardedCall:
             places=places,
             numbers=(piece.row_numbers + offset, piece.key_numbers),
             tied=False,
+            needs_grad=(*p.needs_grad[:7], p.needs_grad[7] and not shares_rows(p), *p.needs_grad[8:]),
             plan=piece.plan(self.kind),
             **piece.edge_fields(p),
         )
@@ -305,8 +306,6 @@ def backward_pass(sharded: ShardedCall, grad: Tensor, output: Tensor, lse: Tenso
     p, rows = sharded.call, sharded.plan.heavy
     exchange, sums = new_exchange(sharded.layout), ShardGradients(sharded)
     assert sums.q is not None and sums.k is not None and sums.v is not None
-    if shares_rows(p):
-        sharded = replace(sharded, call=replace(p, needs_grad=(*p.needs_grad[:7], False, *p.needs_grad[8:])))
     queries, outer = sharded.own_queries(), [grad, output, lse]
     totals = [sums.q] if sums.rel_q is None else [sums.q, sums.rel_q]
     heavy = None if rows is None else HeavyExchange(sharded, exchange, rows, [*queries, *outer])

@@ -122,7 +122,7 @@ def forward_kernel(
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
     KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, SINK: tl.constexpr,
     PLACED: tl.constexpr, PLACED_BIAS: tl.constexpr, BY_THREAD: tl.constexpr, ALIGNED: tl.constexpr,
-    PAIRS_AHEAD: tl.constexpr, EXACT_WEIGHTS: tl.constexpr,
+    EXACT_WEIGHTS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over a work item of one row of tiles, with a running maximum m and sum l, in base 2:
@@ -165,10 +165,6 @@ def forward_kernel(
     while i_first < i_last:
         i_end = i_last
         i_next = tl.load(p_tile + i_first)
-        if BY_THREAD and PAIRS_AHEAD:
-            b_next_pairs = load_pairs(
-                p_pairs, i_row * BM, i_next * BN, queries, keys, stride_pm, stride_pn, BM, BN, ALIGNED
-            )
         if REL_VECTORS and not PLACED:
             i_end = tl.minimum(tl.load(p_run_end + i_first), i_last)
             p_low = p_rel_vectors + (i_next - 1) * BN * D
@@ -182,12 +178,7 @@ def forward_kernel(
             else:
                 o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
                 b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            if BY_THREAD and PAIRS_AHEAD:
-                b_pairs = b_next_pairs
-                b_next_pairs = load_pairs(
-                    p_pairs, i_row * BM, i_next * BN, queries, keys, stride_pm, stride_pn, BM, BN, ALIGNED
-                )
-            elif BY_THREAD:
+            if BY_THREAD:
                 b_pairs = load_pairs(
                     p_pairs, i_row * BM, i_tile * BN, queries, keys, stride_pm, stride_pn, BM, BN, ALIGNED
                 )

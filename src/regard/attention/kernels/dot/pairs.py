@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DKDV = PassShapes(
     {
-        2: {64: TileShape(64, 64, 4, 2), 128: TileShape(64, 64, 4, 2)},
+        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 64, 8, 2)},
         4: {64: TileShape(32, 32, 4, 1), 128: TileShape(32, 32, 4, 1)},
     },
     {},
@@ -113,6 +113,11 @@ def stores_ds(c: DotConfig, bias: Tensor) -> bool:
     return bias.shape[2:] == (c.grid.queries, c.grid.keys) and min(bias.shape[2:]) > 1
 
 
+def room_ahead(c: DotConfig) -> bool:
+    """Whether the registers hold the bias of the next tile, which is loaded before the work on this one."""
+    return c.dtype.itemsize == 2 and max(c.head_dim, c.value_dim) <= 64
+
+
 def pair_schedule(c: DotConfig, mask: Mask, gradient: PairGradient) -> PairSchedule:
     shape, dq_shape = c.shape(DKDV), c.shape(DQ)
     by_column = tile_lists(mask, c.grid, shape.rows, shape.columns, transposed=True)
@@ -131,7 +136,7 @@ def pair_schedule(c: DotConfig, mask: Mask, gradient: PairGradient) -> PairSched
             terms=terms, ADD=first % gradient.terms > 0, SIZE=SUM_SIZE, num_warps=8,
             OUT_ALIGNED=gradient.aligned and gradient.keys == c.grid.keys, **sizes,
         )  # fmt: skip
-        listed = {"p_bits": by_column.bits, "p_packed": by_column.packed, **sizes}
+        listed = {"p_bits": by_column.bits, "p_packed": by_column.packed, "PAIRS_AHEAD": room_ahead(c), **sizes}
         chunks.append(
             PairChunk(
                 base.to(device),

@@ -70,7 +70,7 @@ D_REL_BIAS = PassShapes(
 )
 FORWARD_PAIRS = PassShapes(
     {
-        2: {64: TileShape(64, 64, 4, 2, 168), 128: TileShape(128, 128, 8, 2), 256: TileShape(128, 64, 8, 2)},
+        2: {64: TileShape(64, 64, 4, 3, 168), 128: TileShape(128, 128, 8, 2), 256: TileShape(128, 64, 8, 2)},
         4: FORWARD.plain[4],
     },
     {},

@@ -114,7 +114,7 @@ class DotConfig(NamedTuple):
             REL_BIAS=self.rel_bias if self.placed is None else 0, REL_VECTORS=self.rel_vectors,
             KEY_VECTORS=self.key_vectors, DROPOUT=drops,
             CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, BY_THREAD=self.pairs_alone,
-            ALIGNED=self.pairs is not None and self.pairs.vectors(grid.keys), PAIRS_AHEAD=False, SINK=self.sink,
+            ALIGNED=self.pairs is not None and self.pairs.vectors(grid.keys), SINK=self.sink,
             EXACT_WEIGHTS=self.exact_weights,
             PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
         )  # fmt: skip
