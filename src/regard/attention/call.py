@@ -121,6 +121,7 @@ class LoweredCall:
     edge_values: Tensor | None = None  # [batch or 1, heads or 1, edges, value dim]
     merged: bool = False  # whether it is a part of a call: its output is not rounded, and backward gets the merged one
     adds_sink: bool = False  # whether a sink is added to the merged output, and gradients are needed
+    wide_table: bool = False  # whether the position's own numbers, and so their gradients, are more exact than v
 
     @property
     def exact_output(self) -> bool:
@@ -132,10 +133,10 @@ class LoweredCall:
         """Whether an exact output must be that of weights that are not rounded.
 
         The gradient of a sink sums δ alone; that of a table by distance sums p · (d_p − δ) over all rows, in which most
-        cancels, so that an error of δ is all that is left. A number by pair has one such error, which shows where the
-        number is more exact than the weights.
+        cancels, so that an error of δ is all that is left. Like the one that a number by pair has, it shows where the
+        numbers are more exact than the weights.
         """
-        table, pairs = self.rel_bias is not None and self.needs_grad[4], self.pair_bias
+        table, pairs = self.rel_bias is not None and self.needs_grad[4] and self.wide_table, self.pair_bias
         exact_pairs = pairs is not None and self.needs_grad[7] and pairs.dtype.itemsize > self.v.dtype.itemsize
         return table or exact_pairs or self.sink is not None or self.adds_sink
 
@@ -272,7 +273,13 @@ def lower(call: Call) -> LoweredCall:
         edge_bias=edge_fields[0],
         edge_keys=edge_fields[1],
         edge_values=edge_fields[2],
+        wide_table=position is not None and is_wider(position, call.v.dtype),
     )
+
+
+def is_wider(position: Position, dtype: torch.dtype) -> bool:
+    """Whether a tensor of the position is more exact than a type."""
+    return any([x.dtype.itemsize > dtype.itemsize for x in position.tensors().values()])
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
