@@ -134,11 +134,12 @@ class LoweredCall:
 
         The gradient of a sink sums δ alone; that of a table by distance sums p · (d_p − δ) over all rows, in which most
         cancels, so that an error of δ is all that is left. Like the one that a number by pair has, it shows where the
-        numbers are more exact than the weights.
+        numbers are more exact than the weights, and where the parts of a call are rounded one by one.
         """
         table, pairs = self.rel_bias is not None and self.needs_grad[4] and self.wide_table, self.pair_bias
         exact_pairs = pairs is not None and self.needs_grad[7] and pairs.dtype.itemsize > self.v.dtype.itemsize
-        return table or exact_pairs or self.sink is not None or self.adds_sink
+        part = self.merged and self.has_part_tensors and any(self.needs_grad)
+        return table or exact_pairs or part or self.sink is not None or self.adds_sink
 
     @property
     def grid(self) -> PairGrid:
