@@ -107,6 +107,24 @@ def test_a_tensor_that_was_written_to(inference: bool) -> None:
         assert cache.mask(mask).get(0, make) is not first
 
 
+def test_an_object_is_found_by_its_id_while_nothing_changes() -> None:
+    """Without a key of all its fields: the mask, the mask with a position, and neither once it is gone."""
+    cache, table = PlanCache(2), torch.zeros(2, 5)
+    mask, position = rg.Lengths(torch.tensor([2, 3])), rg.Bias(table, 2)
+    alone, both = cache.mask(mask), cache.mask(mask, position)
+    assert alone is not both and cache.mask(mask) is alone and cache.mask(mask, position) is both
+    assert cache.mask(mask, rg.Bias(table, 2)) is both  # another object of the same fields
+    table[0, 0] = 1.0
+    changed = cache.mask(mask, position)
+    assert changed is not both and cache.mask(mask) is alone and cache.mask(mask, position) is changed
+    for before in (1, 2):
+        cache.mask(rg.Window(before))
+    assert cache.mask(mask) is not alone  # it was the least recently used
+    del mask, position
+    gc.collect()
+    assert all(known.constant is not None for known in cache.frozen.values())
+
+
 def test_entries_of_freed_tensors_are_dropped() -> None:
     cache, make = PlanCache(), Counter()
     cache.mask(rg.Lengths(torch.tensor([2]))).get(0, make)

@@ -26,7 +26,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -150,8 +150,13 @@ class MaskCache(Storage):
         return all(reference() is not None for reference, _ in self.references)
 
 
-FrozenParts = tuple["weakref.ref[Mask]", MaskCache, list["weakref.ref[Part]"]]
-"""A mask, the entry of it and the other parts, and those."""
+class FrozenParts(NamedTuple):
+    """A mask and other parts whose fields stay, the key of their entry, and the entry if they have no tensors."""
+
+    mask: weakref.ref[Mask]
+    parts: list[weakref.ref[Part]]
+    key: Hashable
+    constant: MaskCache | None
 
 
 class PlanCache:
@@ -171,8 +176,10 @@ class PlanCache:
         """The entry of a mask, or of a mask and the contents of other parts, made where there is none."""
         number = id(mask) if not parts else (id(mask), *[id(part) for part in parts])
         known = self.frozen.get(number)
-        if known is not None and known[0]() is mask and known[1].unchanged and same_objects(known[2], parts):
-            return known[1]
+        if known is not None and known.mask() is mask and same_objects(known.parts, parts):
+            kept = known.constant or self.masks.find(known.key)
+            if kept is not None and kept.unchanged:
+                return kept
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
             key = field_key(mask, objects)
@@ -187,7 +194,8 @@ class PlanCache:
             self.masks.put(key, entry)
         if is_frozen(mask) and all(is_frozen(part) for part in parts):
             forget = functools.partial(self.forget, number)
-            self.frozen[number] = weakref.ref(mask, forget), entry, [weakref.ref(part, forget) for part in parts]
+            references = [weakref.ref(part, forget) for part in parts]
+            self.frozen[number] = FrozenParts(weakref.ref(mask, forget), references, key, None if objects else entry)
         return entry
 
     def forget(self, number: Hashable, _: object) -> None:
