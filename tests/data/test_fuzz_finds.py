@@ -6,18 +6,22 @@ import io
 import os
 import tarfile
 import threading
+from base64 import b64encode
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 import regard as rg
 from regard.assets import resolve_folder
 from regard.data import read_boxes
-from regard.data.files import CHUNK, read_bytes
+from regard.data.files import CHUNK, is_file, read_bytes, resolve_paths
 from regard.data.graphs.edge_parts import find_ends
-from regard.data.images import decode_image
+from regard.data.images import ImageBytes, decode_image
 from regard.data.tables.arrow_sizes import CELL_BYTES, unpacked_size
+from regard.data.tables.column_profiles import words_of_name
+from regard.tasks.inputs.given import as_picture
 from regard.tasks.inputs.words.features import WordFeatures
 
 
@@ -30,6 +34,28 @@ def test_features_of_endless_words_are_refused_before_memory_is_filled(size: str
 def test_a_name_that_is_too_long_for_a_file_is_an_error_of_ours() -> None:
     with pytest.raises(rg.RegardError, match="cannot be opened"):
         resolve_folder("~" * 5000)
+
+
+def test_a_path_of_a_name_that_is_too_long_is_not_there(tmp_path: Path) -> None:
+    name = "pairs" + "[" * 300
+    assert not is_file(tmp_path / name) and not is_file(Path("a\0b"))
+    with pytest.raises(rg.BadInput, match="is not there"):
+        resolve_paths(tmp_path / name)
+
+
+def test_a_small_image_as_text_is_no_path_whatever_its_length() -> None:
+    """Up to 4,095 letters could be a path, but no file has a name of 256."""
+    buffer = io.BytesIO()
+    Image.effect_noise((20, 20), 40).save(buffer, "png")
+    text = b64encode(buffer.getvalue()).decode().replace("/", "A")  # whatever it shows, it is one name
+    assert 300 < len(text) < 4096
+    assert isinstance(as_picture({"image": text}), ImageBytes)
+
+
+def test_an_endless_name_of_a_column_has_no_more_parts_than_letters_times_a_few() -> None:
+    """All parts of 2,500 letters are three million texts, of 4 GB."""
+    words = words_of_name("微博内容" + "九" * 2500)
+    assert "内容" in words and len(words) < 100
 
 
 def test_columns_of_the_same_name_are_two_columns() -> None:

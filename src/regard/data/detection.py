@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ..limits import ARCHIVE_MEMBERS, expansion_excess
-from .files import Paths, file_format, read_text, resolve_paths
+from .files import Paths, file_format, is_file, read_text, resolve_paths
 from .images import ENDINGS, IMAGE_NAMES, ImageBytes, ImageFile, check_size_of
 from .json_values import ParsedObject
-from .listing import file_extension, is_file
+from .listing import file_extension
 from .reading import FaultCollector, Reading, ReadingBuilder, raise_fault
 from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 from .tables.json_rows import json_document

@@ -35,7 +35,7 @@ def resolve_paths(paths: Paths, *, folders: bool = False) -> list[Path]:
         if message := PATH_LENGTH.excess(len(str(path))):
             raise BadInput(f"{str(path)[:80]}… is no path that can be read: {message}")
         file = split_sheet(path)[0]
-        if not file.exists():
+        if not is_there(file):
             raise BadInput(f"{path} is not there. Give the path of a file that exists.")
         if file.is_dir() and is_dataset_folder(file) and (inside := dataset_files(file)):
             files += inside
@@ -44,6 +44,19 @@ def resolve_paths(paths: Paths, *, folders: bool = False) -> list[Path]:
             raise BadInput(f"{path} is a folder without Parquet or Arrow files. Give the files in it.")
         files.append(path)
     return files
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder; False also for a path that cannot be one."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or has a zero byte
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a file; False also for a path that cannot be one."""
+    return is_there(path) and path.is_file()
 
 
 def split_sheet(path: Path) -> tuple[Path, str | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..limits import PATH_LENGTH
+from .files import is_file
 from .reading import Fault, FaultCollector, raise_fault
 from .tables import (
     SPLITS,
@@ -85,14 +86,6 @@ def class_folder(folder: Path, split: str, endings: Collection[str], builder: Fa
         builder.note(f"{folder}: {count} files named .{other} left out")
     for path in listed:
         yield ListedFile(path, folder.name, split, (str(path), None, None))
-
-
-def is_file(path: Path) -> bool:
-    """Whether a path is a file; False also for a path that cannot be one."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that is too long, or has a zero byte
-        return False
 
 
 def file_extension(path: Path) -> str:

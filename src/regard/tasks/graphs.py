@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batching import batch_by_size
+from ..data.files import is_file
 from ..data.graphs.graph_sets import LabelledGraph, read_graphs, read_unlabelled_graphs, split_by_scaffold
 from ..data.graphs.molecules import read_molecule
 from ..data.json_values import JsonObject, ParsedObject
@@ -248,7 +249,7 @@ class Graphs(Task[GraphsSettings, LabelledGraph, LabelledGraph]):
 
     def predict_table(self, model: nn.Module, path: str) -> GraphResults:
         """The results of the graphs in a table of edges."""
-        if not Path(path).is_file():
+        if not is_file(Path(path)):
             raise BadInput(f"{path!r:.200} is no file. This model was trained on tables of edges: give such a table.")
         graphs = read_unlabelled_graphs(Path(path), self.settings.nodes).strict().examples
         results = self.target.predictions([graph.name for graph in graphs], self.logits(model, graphs))

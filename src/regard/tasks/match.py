@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..data.files import file_format
+from ..data.files import file_format, is_file
 from ..data.images import ENDINGS, Captioned, ImageFile, LabelledImage, Picture, read_captions
 from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading, split
@@ -298,6 +298,6 @@ def is_image_path(text: str) -> bool:
     """Whether an argument has an image's extension; `BadInput` if it has and there is no such file."""
     if not text.lower().endswith(tuple(f".{ending}" for ending in ENDINGS)):
         return False
-    if not Path(text).is_file():
+    if not is_file(Path(text)):
         raise BadInput(f"{text} does not exist. Give the path of an image.")
     return True

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..data.files import is_file
 from ..data.languages import language_name, script_name, unread_script
 from ..errors import BadInput, Unsupported
 from ..models.heads import ClassificationHead
@@ -184,7 +185,7 @@ def input_hints(task: AnyTask, model: nn.Module, folder: Path, text: str) -> lis
     """
     if isinstance(task, Classify) and task.inputs.kind != "text":
         reference = Reference.load(folder)
-        if reference is None or not Path(text).is_file():
+        if reference is None or not is_file(Path(text)):
             return []
         batch = task.batch([task.inputs.example_of(text)])
         arguments = {name: value for name, value in batch.items() if name != "labels"}

@@ -39,6 +39,7 @@ CODE = re.compile(
 )
 """Dates, times, addresses of pages and of mail."""
 HEADER_CELL = re.compile(r"[^\W\d][\w .:()/#?%&+-]{0,30}")
+PART = 8  # Chinese letters of a part of a name, at most: usual names are shorter
 CHINESE_LETTER = re.compile("[\u3400-\u9fff]")
 
 
@@ -99,7 +100,7 @@ def profile_values(name: str, values: Sequence[str]) -> ColumnProfile:
 
 
 def words_of_name(name: str) -> set[str]:
-    """The words of a column's name in lower case; of Chinese every part.
+    """The words of a column's name in lower case; of Chinese every part of a few letters.
 
     >>> sorted(words_of_name("airline_sentiment")), "内容" in words_of_name("微博内容")
     (['airline', 'sentiment'], True)
@@ -107,7 +108,7 @@ def words_of_name(name: str) -> set[str]:
     spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold()
     words = {word for word in re.split(r"[\W\d_]+", spelled) if word}
     chinese = [word for word in words if CHINESE_LETTER.search(word)]
-    return words | {word[n:m] for word in chinese for n in range(len(word)) for m in range(n + 1, len(word) + 1)}
+    return words | {word[n : n + size] for word in chinese for n in range(len(word)) for size in range(1, PART + 1)}
 
 
 def count_words(text: str) -> float:

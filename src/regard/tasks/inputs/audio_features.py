@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...data.arrays import read_array
+from ...data.files import is_file
 from ...data.sound import Spoken
 from ...errors import BadInput
 from ...models.checkpoint.files import JsonObject
@@ -143,7 +144,7 @@ def time_differences(frames: Tensor) -> Tensor:
 def open_audio(given: object) -> Spoken:
     """The example of a recording, or of a `.npy` file of frames."""
     path = str(given) if isinstance(given, str | Path) else ""
-    if not path.endswith(".npy") or not Path(path).is_file():
+    if not path.endswith(".npy") or not is_file(Path(path)):
         return Spoken("", sound=as_sound(given))
     frames = read_array(Path(path), "Give an array of numbers [frames, bins].")
     return Spoken("", frames=torch.from_numpy(frames.astype("float32")))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 from torch import Tensor
 
+from ...data.files import is_file
 from ...data.images import MODES, ImageBytes, ImageFile, Picture, decode_image
 from ...data.sound import Samples, SoundFile, decode_samples
 from ...data.text import SOURCE_NAMES, TEXT_NAMES
@@ -56,7 +57,7 @@ def as_picture(given: object) -> Picture:
     if isinstance(given, Mapping) and isinstance(value, str):
         value = decode_base64(value)
     if isinstance(value, str | Path):
-        if not Path(value).is_file():
+        if not is_file(Path(value)):
             raise BadInput(f"{value!s:.200} does not exist. This model reads images: give the path of an image.")
         return ImageFile(Path(value))
     if isinstance(value, bytes | bytearray):
@@ -90,7 +91,7 @@ def as_sound(given: object) -> SoundFile | Samples:
             f"An input is {describe(value)}. This model reads recordings: give the path of an audio file, or "
             '{"samples": array, "sample_rate": 16000}.'
         )
-    if not Path(value).is_file():
+    if not is_file(Path(value)):
         raise BadInput(f"{value!s:.200} does not exist. This model reads recordings: give the path of an audio file.")
     return SoundFile(Path(value))
 
@@ -111,7 +112,7 @@ def pick(given: object, names: tuple[str, ...], noun: str) -> object:
 def decode_base64(text: str) -> bytes | str:
     """The bytes of base64 text, also in a data URL; a text that is none is a path."""
     encoded = text.partition("base64,")[2] if text.startswith("data:") else text
-    if len(text) < 4096 and Path(text).is_file():
+    if len(text) < 4096 and is_file(Path(text)):
         return text
     try:
         return b64decode(encoded, validate=True)
