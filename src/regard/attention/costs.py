@@ -2,7 +2,8 @@
 
 All were measured on one card: `gpu_costs.json` says which, and when. `regard bench --calibrate` measures another card
 and writes a file that is read instead: the one that `REGARD_GPU_COSTS` names, or `regard/gpu_costs.json` in the user's
-cache folder. A call costs what the host needs to start it or what the GPU needs for its pairs, whichever is more.
+cache folder. A call costs what the host needs to start it or what the GPU needs for its pairs, whichever is more. What
+does not follow from those costs (few queries, uneven work, learned tables) was fitted to 200 random calls on that card.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ WAIT = 400.0  # µs of a call with a tensor from which on the contents of a new 
 TILE = 64
 BLOCKS_AT_ONCE = {2: 396, 4: 132}  # of queries that the card runs, by bytes of a number: fewer take as long
 SPLIT_QUERIES = 16  # up to which our kernels split the keys, so that few queries keep every multiprocessor busy
-LEARNED_COST = 1.6  # of a pair of tiles with a table that is learned: its gradient is one more pass
-OPERATIONS = 1.7  # times as long the host starts products with a bias, or with a mask whose rows may be without keys
-LEARNED_PRODUCTS = 700.0  # µs of torch's operations for that gradient
-READ_BY_TILES = {2: (0.6, 0.035), 4: (5.0, 0.012)}  # of few queries, by bytes of a number: ps for each number of keys
-READ_BY_FUSED = {2: (0.0, 0.03), 4: (0.0, 0.03)}
-READ_BY_PRODUCTS = {2: (8.0, 0.035), 4: (3.5, 0.01)}  # (and one of values), and µs for each key head of the batch
-WIDEST_PLAIN, WIDEST_MASKED = 256, 128  # head_dims up to which torch's kernels take heads that share keys
 UNEVEN = 0.33  # of the time of multiprocessors without work that our kernels lose: they split long rows
+LEARNED_COST = 1.6  # of a pair of tiles with a table that is learned: its gradient is one more pass
+LEARNED_PRODUCTS = 700.0  # µs of torch's operations for that gradient, where products are taken
+OPERATIONS = 1.7  # times as long the host starts products with a bias, or with a mask whose rows may be without keys
+# Few queries wait for the keys: ps for each number of the keys (and one of the values), and µs for each key head of the
+# batch, by bytes of a number.
+READ_BY_FUSED = {2: (0.0, 0.03), 4: (0.0, 0.03)}
+READ_BY_TILES = {2: (0.6, 0.035), 4: (5.0, 0.012)}
+READ_BY_PRODUCTS = {2: (8.0, 0.035), 4: (3.5, 0.01)}
+WIDEST_PLAIN, WIDEST_MASKED = 256, 128  # head_dims up to which torch's kernels take heads that share keys
 WEIGHTS = 1 << 25  # that products may store where our kernels could run the call in memory linear in the sequence
 WEIGHTS_ALONE = 1 << 28  # the same where they could not
 PRODUCTS_FASTER = "products of all pairs take less time"
@@ -218,7 +221,7 @@ def read_time(call: Call, read: dict[int, tuple[float, float]]) -> float:
 
 def reads_contents(call: Call) -> bool:
     """Whether it is worth waiting for the GPU to learn how many tiles a new mask with tensors has."""
-    return bool(call.mask.tensors()) and fused_time(call, plain=False) > WAIT
+    return bool(call.mask.tensors()) and WAIT < fused_time(call, plain=False) < inf
 
 
 def pass_costs(call: Call) -> PassCosts:
