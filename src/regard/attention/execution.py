@@ -136,7 +136,7 @@ class MaskCache(Storage):
         return all(same_contents(*pair) for pair in zip(self.references, objects, strict=True))
 
     @property
-    def unchanged(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the tensors that the entry was made for exist, with the same contents."""
         for reference, version in self.references:
             x = reference()
@@ -178,7 +178,7 @@ class PlanCache:
         known = self.frozen.get(number)
         if known is not None and known.mask() is mask and same_objects(known.parts, parts):
             kept = known.constant or self.masks.find(known.key)
-            if kept is not None and kept.unchanged:
+            if kept is not None and kept.is_current:
                 return kept
         objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:

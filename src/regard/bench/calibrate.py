@@ -36,14 +36,14 @@ def calibrate(out: Path) -> dict[str, PassCosts]:
         "versions": machine.versions(),
         "date": datetime.now(UTC).date().isoformat(),
         "command": "regard bench --calibrate",
-        "costs": {kind: asdict(values, dict_factory=rounded) for kind, values in costs.items()},
+        "costs": {kind: asdict(values, dict_factory=round_fields) for kind, values in costs.items()},
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=2) + "\n")
     return costs
 
 
-def rounded(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+def round_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """A dictionary of costs with a few digits, which is all that is known of them."""
     few = lambda x: float(f"{x:.4g}")  # noqa: E731
     numbers = {name: {str(dim): few(y) for dim, y in x.items()} for name, x in fields if name == "pair"}

@@ -57,7 +57,7 @@ class PairGradient(NamedTuple):
         return cls(slots, terms, dtype, -(-c.grid.keys // step) * step)
 
     @property
-    def aligned(self) -> bool:
+    def is_aligned(self) -> bool:
         """Whether rows are whole vectors of 16 bytes."""
         return self.keys * self.dtype.itemsize % 16 == 0
 
@@ -123,7 +123,7 @@ def pair_schedule(c: DotConfig, mask: Mask, gradient: PairGradient) -> PairSched
     by_column = tile_lists(mask, c.grid, shape.rows, shape.columns, transposed=True)
     by_row = tile_lists(mask, c.grid, dq_shape.rows, dq_shape.columns)
     order, ranges, device = gradient.order(c), gradient.chunks(c), by_row.starts.device
-    sizes = {"ds_keys": gradient.keys, "DS_ALIGNED": gradient.aligned}
+    sizes = {"ds_keys": gradient.keys, "DS_ALIGNED": gradient.is_aligned}
     chunks = []
     for first, last in ranges:
         members = order[first:last]
@@ -134,7 +134,7 @@ def pair_schedule(c: DotConfig, mask: Mask, gradient: PairGradient) -> PairSched
         total = Launch(
             sum_pairs_kernel, (slots[1] - slots[0]) * c.grid.queries, queries=c.grid.queries, keys=c.grid.keys,
             terms=terms, ADD=first % gradient.terms > 0, SIZE=SUM_SIZE, num_warps=8,
-            OUT_ALIGNED=gradient.aligned and gradient.keys == c.grid.keys, **sizes,
+            OUT_ALIGNED=gradient.is_aligned and gradient.keys == c.grid.keys, **sizes,
         )  # fmt: skip
         listed = {"p_bits": by_column.bits, "p_packed": by_column.packed, "PAIRS_AHEAD": room_ahead(c), **sizes}
         chunks.append(
