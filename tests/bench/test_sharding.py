@@ -37,9 +37,7 @@ def test_results_are_complete_and_right(result: dict) -> None:
     } <= sizes
 
 
-def test_results_on_a_gpu_are_right(result: dict) -> None:
-    if "gpu" not in result:
-        pytest.skip("the part gpu was not measured")
+def test_results_on_a_gpu_are_right_in_float32(result: dict) -> None:
     found = result["gpu"]
     assert found["calls"] >= 40 and "errors" not in found
     for row in found["rows"]:

@@ -167,10 +167,10 @@ def remember_warm(
     if function is None:
         return
     key = warm_key(q, k, v, score, position, backend)
-    learns = call is not None and call.learns_position
-    fixed = (
-        plan if function is plan.function else ExecutionPlan(plan.backend, plan.unmasked, False, function, None, learns)
-    )
+    fixed = plan
+    if function is not plan.function:
+        learns = call is not None and call.learns_position
+        fixed = ExecutionPlan(plan.backend, plan.unmasked, function=function, learns=learns)
     warm_entry(mask, position, score).warm.put(key, fixed)
     if plan.of_mask is not None and mask is not None and (shapes := mask_shapes(mask)) is not None:
         CACHE.functions.put((shapes, key), plan.of_mask)
@@ -181,8 +181,8 @@ def warm_entry(mask: Mask | None, position: Position | None, score: Score | None
     mask = EVERYTHING if mask is None else mask
     if position is score is None:
         return mask_cache(mask)
-    stays = None if position is None or is_learned(position) else position
-    return mask_cache(mask, *[part for part in (stays, score) if part is not None])
+    stay = (None if is_learned(position) else position, score)
+    return mask_cache(mask, *[part for part in stay if part is not None])
 
 
 def plan_alike(mask: Mask, entry: MaskCache, key: Hashable) -> ExecutionPlan | None:
@@ -244,9 +244,8 @@ def apply_function(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, positio
 
 def is_learned(position: Position | None) -> bool:
     """Whether a gradient of the position's own tensors is needed."""
-    return (
-        position is not None and torch.is_grad_enabled() and any(x.requires_grad for x in position.tensors().values())
-    )
+    tensors = () if position is None or not torch.is_grad_enabled() else position.tensors().values()
+    return any(x.requires_grad for x in tensors)
 
 
 def run_masked(

@@ -20,6 +20,7 @@ from regard.errors import Unsupported
 
 SMALL = (1, 2, 128)  # batch, heads, tokens of a call that costs the host more than the GPU
 LARGE = (11, 12, 2048)  # and of one that does not: as many blocks for each multiprocessor
+PRODUCTS_BATCH = 2  # of the large call by products, which store every weight several times
 HEAD_DIM, DIMS = 64, (16, 64, 128, 256)  # of the small calls, and of the large ones
 WINDOW = {128: 16, 2048: 768}  # before and after, by tokens: most tiles of the large call are visited
 BACKENDS = {"tensor": "sdpa", "tiles": "triton", "products": "dense"}
@@ -63,11 +64,11 @@ def measure_costs(itemsize: int, training: bool) -> PassCosts:
 def measure_kernel(backend: str, dtype: torch.dtype, training: bool) -> KernelCosts:
     """What a call costs the host, and what a pair costs the GPU."""
     host = time_call(backend, SMALL, HEAD_DIM, dtype, training)
-    batch, heads, tokens = LARGE
+    batch, heads, tokens = large = (PRODUCTS_BATCH, *LARGE[1:]) if backend == "dense" else LARGE
     tiling = Tiling(PairGrid(tokens, tokens), TILE, TILE)
     visited = float((rg.Window(WINDOW[tokens], WINDOW[tokens]).tiles(tiling) != NONE).float().mean())
     pairs = batch * heads * tokens * tokens * (visited if backend == "triton" else 1.0)
-    times = {dim: time_call(backend, LARGE, dim, dtype, training, rounds=2) for dim in DIMS}
+    times = {dim: time_call(backend, large, dim, dtype, training, rounds=2) for dim in DIMS}
     return KernelCosts(host, {dim: time / pairs * 1e6 for dim, time in times.items()})
 
 

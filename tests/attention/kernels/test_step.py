@@ -21,6 +21,7 @@ import regard as rg
 from regard.attention.backends import triton
 from regard.attention.call import make_call
 from regard.attention.kernels.dot.step import DotStep
+from regard.attention.tracing import cuda_graph_mode
 
 from .test_dot import small_tiles  # noqa: F401, a fixture of every test here
 
@@ -123,6 +124,15 @@ def test_attention_with_a_table_is_warm(mask, trains: bool, monkeypatch) -> None
         if number == 2:
             with torch.no_grad():
                 table.add_(1.0).mul_(3.0)
+
+
+def test_a_graph_reads_a_table_that_stays_when_it_runs() -> None:
+    """What a step made of its numbers beforehand would stay the same in it, whatever is written to the table."""
+    tensors, learned = draw(by_token, True), torch.rand(4, 9, device=DEVICE).requires_grad_()
+    calls = [make_call(*tensors, position=rg.Bias(table, 4)) for table in (learned.detach(), learned)]
+    assert all(isinstance(triton.prepare_fixed(call), DotStep) for call in calls)
+    with cuda_graph_mode():
+        assert [triton.prepare_fixed(call) is None for call in calls] == [True, False]
 
 
 def test_a_step_keeps_no_tensor_of_its_parts() -> None:

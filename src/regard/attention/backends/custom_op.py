@@ -244,8 +244,9 @@ def replace_tensors(p: LoweredCall, tensors: Tensors, needs_grad: tuple[bool, ..
     places = None if query_places is None else (query_places, key_places)
     key_vectors = None if p.key_vectors is None else KeyVectors(keys, p.key_vectors.zero)  # type: ignore[arg-type]
     fixed = (p.tied, p.numbers, p.cap, pair_bias, sink, places, p.plan, key_vectors, *edges)
-    same = {"wide_table": p.wide_table}
-    return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, *fixed, **same)  # type: ignore[arg-type]
+    return LoweredCall(
+        q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, *fixed, wide_table=p.wide_table  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def to_arguments(p: LoweredCall) -> tuple[Any, ...]:

@@ -107,7 +107,8 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     """`run` as a function of q, k and v, and of a table that is learned, as long as nothing else changes; or None."""
     if call.dropout or any(x is not None for x in (call.sink, call.bias, call.places)):
         return None
-    if in_cuda_graph() and call.mask.tensors():  # no tile list can be made of them
+    stays = call.position is not None and call.position.tensors() and not call.learns_position
+    if in_cuda_graph() and (call.mask.tensors() or stays):  # whose contents may differ when the graph runs
         return None
     if isinstance(call.score, Additive):
         from ..kernels.additive import rows
