@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -28,15 +30,24 @@ def dense(case: Case) -> tuple[Tensor, Tensor]:
     q, k, v = (x.to(case.dtype).double() for x in (case.q, case.k, case.v))
     parts = case.parts()
     position = parts.get("position")
-    if position is not None and position.keeps_dtype:  # rotated q and k are rounded to the call's type, by definition
-        q, k = (x.to(case.dtype).double() for x in position.transform(q, k))
-        parts |= {"position": None}
     call = make_call(q, k, v, **parts, mask=case.mask)
-    scores = reference.scores(call)
+    with nullcontext() if position is None else round_products(type(position), case.dtype):
+        scores = reference.scores(call)
     lse = scores.logsumexp(-1)
     if call.sink is not None:
         lse = torch.logaddexp(lse, call.sink.head_logits(q)[:, None])
     return reference.softmax(scores, call.sink), lse
+
+
+@contextmanager
+def round_products(kind: type[rg.Position], dtype: torch.dtype) -> Iterator[None]:
+    """A position's transformed q and k and its vectors are rounded to the call's type, by definition."""
+    transform, vector_scores = kind.transform, kind.vector_scores
+    with pytest.MonkeyPatch.context() as patch:
+        if kind.keeps_dtype:
+            patch.setattr(kind, "transform", lambda self, *qk: [x.to(dtype).double() for x in transform(self, *qk)])
+        patch.setattr(kind, "vector_scores", lambda self, *pairs: vector_scores(self, *pairs[:3], dtype))
+        yield
 
 
 def bucket(size: int, count: int, number: int) -> range:

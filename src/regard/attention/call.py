@@ -28,6 +28,9 @@ from .parts.positions import DistanceBias, KeyVectors, Position, RelativeVectors
 from .parts.scores import Additive, Cosine, Dot, Score
 from .parts.sink import Sink
 
+FEW_ENTRIES = 8
+"""Entries of a table by distance, at most, whose gradients sum over so many keys that most of a row cancels."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -121,7 +124,7 @@ class LoweredCall:
     edge_values: Tensor | None = None  # [batch or 1, heads or 1, edges, value dim]
     merged: bool = False  # whether it is a part of a call: its output is not rounded, and backward gets the merged one
     adds_sink: bool = False  # whether a sink is added to the merged output, and gradients are needed
-    wide_table: bool = False  # whether the position's own numbers, and so their gradients, are more exact than v
+    exact_table: bool = False  # whether gradients of the position's own tensors would show rounded weights
 
     @property
     def exact_output(self) -> bool:
@@ -134,12 +137,17 @@ class LoweredCall:
 
         The gradient of a sink sums δ alone; that of a table by distance sums p · (d_p − δ) over all rows, in which most
         cancels, so that an error of δ is all that is left. Like the one that a number by pair has, it shows where the
-        numbers are more exact than the weights, and where the parts of a call are rounded one by one.
+        numbers are more exact than the weights or few, and where the parts of a call are rounded one by one.
         """
-        table, pairs = self.rel_bias is not None and self.needs_grad[4] and self.wide_table, self.pair_bias
+        table, pairs = self.rel_bias is not None and self.needs_grad[4] and self.exact_table, self.pair_bias
         exact_pairs = pairs is not None and self.needs_grad[7] and pairs.dtype.itemsize > self.v.dtype.itemsize
         part = self.merged and self.has_part_tensors and any(self.needs_grad)
-        return table or exact_pairs or part or self.sink is not None or self.adds_sink
+        return table or exact_pairs or part or self.exact_ds or self.sink is not None or self.adds_sink
+
+    @property
+    def exact_ds(self) -> bool:
+        """Whether gradients of vectors by distance must be sums of ds that is not rounded, for the same reasons."""
+        return (self.exact_table or self.merged) and (self.needs_grad[6] or self.needs_grad[9])
 
     @property
     def grid(self) -> PairGrid:
@@ -225,7 +233,7 @@ def lower(call: Call) -> LoweredCall:
     if exact or not isinstance(call.score, Dot | Additive):
         q, k = q.to(call.exact), k.to(call.exact)  # what is computed from q and k is not rounded before it is used
     if position is not None:
-        rel_vectors, key_vectors = position.rel_vectors(q, k), position.key_vectors(q, k)
+        rel_vectors, key_vectors = (f(q, k, call.q.dtype) for f in (position.rel_vectors, position.key_vectors))
         if places is None:
             rel_bias = position.rel_bias(q, k)
             q, k = position.transform(q, k)
@@ -274,13 +282,18 @@ def lower(call: Call) -> LoweredCall:
         edge_bias=edge_fields[0],
         edge_keys=edge_fields[1],
         edge_values=edge_fields[2],
-        wide_table=position is not None and is_wider(position, call.v.dtype),
+        exact_table=position is not None and shows_rounding(position, call.v.dtype),
     )
 
 
-def is_wider(position: Position, dtype: torch.dtype) -> bool:
-    """Whether a tensor of the position is more exact than a type."""
-    return any([x.dtype.itemsize > dtype.itemsize for x in position.tensors().values()])
+def shows_rounding(position: Position, dtype: torch.dtype) -> bool:
+    """Whether a gradient of the position's tensors would show weights that were rounded to a type.
+
+    So it is where they are more exact themselves, and where a table has few entries: the sum over most keys of a row
+    is nearly 0, so that the rounding of its terms is what is left.
+    """
+    wide = any([x.dtype.itemsize > dtype.itemsize for x in position.tensors().values()])
+    return wide or any([x.shape[1] <= FEW_ENTRIES for x in position.tables()])
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

@@ -148,8 +148,7 @@ def count_operations(call: Call, tiles: float) -> int:
 
 def count_products(call: Call) -> int:
     """Products of vectors in a score: that of query and key, and those with vectors by distance."""
-    forms = () if call.position is None else (call.position.rel_vectors, call.position.key_vectors)
-    return 1 + sum(form(call.q, call.k) is not None for form in forms)
+    return 1 if call.position is None else 1 + call.position.count_vectors(call.q, call.k)
 
 
 def count_bytes(call: Call) -> int:

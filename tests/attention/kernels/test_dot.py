@@ -290,6 +290,18 @@ EXACT_PARTS = {
     "table, one query": lambda: {"position": bias(9, 4), "queries": 1},
     "pairs": lambda: {"bias": rg.PairBias(numbers(1, 2, 34, 37))},
     "pairs by key": lambda: {"bias": rg.PairBias(numbers(2, 1, 37))},
+    "vectors": lambda: {"position": shaw(40, 20, 16)},
+    "vectors and sums": lambda: {"position": transformer_xl(40, 20, 16)},
+    "vectors for keys": lambda: {"position": rg.Disentangled(numbers(2, 40, 16), numbers(2, 40, 16), 64)},
+    "vectors at places": lambda: {"position": transformer_xl(40, 20, 16), "places": rg.Places(torch.randperm(37))},
+}
+FEW_PARTS = {
+    "one number": lambda: {"position": bias(1, 0)},
+    "buckets": lambda: {"position": rg.T5Bias(numbers(2, 4))},
+    "one vector": lambda: {"position": shaw(1, 0, 16)},
+    "two vectors and sums": lambda: {"position": transformer_xl(2, -30, 16)},
+    "two vectors for keys": lambda: {"position": rg.Disentangled(None, numbers(2, 2, 16))},
+    "at places": lambda: {"position": transformer_xl(1, 0, 16), "places": rg.Places(torch.randperm(37))},
 }
 
 
@@ -298,6 +310,12 @@ def test_parts_of_float32_beside_half_types_get_gradients_of_float32(parts: Any)
     """As in mixed precision. An output of rounded weights would leave 4 to 11 times the error that is allowed."""
     options = {"queries": 34, **parts()}
     agree(draw(options.pop("queries"), 37, 16, 16, dtype=torch.float16, carried=torch.float32, **options))
+
+
+@pytest.mark.parametrize("parts", FEW_PARTS.values(), ids=FEW_PARTS)
+def test_few_entries_get_the_gradients_of_sums_that_cancel(parts: Any) -> None:
+    """All ds of a row add up to 0, and so, nearly, do those of an entry that serves most keys."""
+    agree(draw(34, 37, 16, 16, dtype=torch.float16, **parts()))
 
 
 @pytest.mark.parametrize("position", [lambda: None, lambda: bias(9, 4), lambda: transformer_xl(9, 4)])

@@ -245,7 +245,7 @@ def replace_tensors(p: LoweredCall, tensors: Tensors, needs_grad: tuple[bool, ..
     key_vectors = None if p.key_vectors is None else KeyVectors(keys, p.key_vectors.zero)  # type: ignore[arg-type]
     fixed = (p.tied, p.numbers, p.cap, pair_bias, sink, places, p.plan, key_vectors, *edges)
     return LoweredCall(
-        q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, *fixed, wide_table=p.wide_table  # type: ignore[arg-type]
+        q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, *fixed, exact_table=p.exact_table  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def to_arguments(p: LoweredCall) -> tuple[Any, ...]:
     mask, mask_tensors, integers = mask_codec.encode(p.mask)
     zeros = [x.zero if x is not None else 0 for x in (p.rel_bias, p.rel_vectors, p.key_vectors)]
     floats = [p.scale, p.slope, p.dropout, p.cap or 0.0]
-    return *call_tensors(p), mask_tensors, mask, p.activation, floats, [*zeros, int(p.wide_table), *integers]
+    return *call_tensors(p), mask_tensors, mask, p.activation, floats, [*zeros, int(p.exact_table), *integers]
 
 
 def from_arguments(
@@ -268,7 +268,7 @@ def from_arguments(
 ) -> LoweredCall:
     """The call that an operator's arguments stand for."""
     scale, slope, dropout, cap = floats
-    bias_zero, vectors_zero, keys_zero, wide_table, *integers = integers
+    bias_zero, vectors_zero, keys_zero, exact_table, *integers = integers
     q, k, v, _, bias, rel_q, vectors, _, _, keys, *_ = tensors
     bare = LoweredCall(
         require(q),
@@ -283,6 +283,6 @@ def from_arguments(
         rel_vectors=None if vectors is None or rel_q is None else RelativeVectors(rel_q, vectors, vectors_zero),
         key_vectors=None if keys is None else KeyVectors(keys, keys_zero),
         cap=cap or None,
-        wide_table=bool(wide_table),
+        exact_table=bool(exact_table),
     )
     return replace_tensors(bare, tensors, tuple(needs_grad))

@@ -57,7 +57,9 @@ def scores(call: Call) -> Tensor:
         transformed = call.position.transform(q, k) if places is None else call.position.transform_at(q, k, places)
         if call.position.keeps_dtype:
             transformed = [x.to(call.q.dtype).to(call.exact) for x in transformed]
-        score, bias = similarity(*transformed, call), call.position.score_bias(q, k, scale, call.distances())
+        distances = call.distances()
+        vectors = call.position.vector_scores(q, k, distances, call.q.dtype)
+        score, bias = similarity(*transformed, call), call.position.score_bias(q, k, scale, distances) + scale * vectors
         score = score if whole == 1.0 else score * whole
         # The cap bounds the whole dot product, of which some positions are part.
         dot = call.position.dot_only

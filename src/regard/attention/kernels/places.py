@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .prelude import load_mask, load_rows
+from .prelude import add_product, load_mask, load_rows
 
 
 @triton.jit
@@ -55,10 +55,10 @@ def placed_scores(
 
 
 @triton.jit
-def sum_by_place(b_ds, b_other, y, B: tl.constexpr, PRECISION: tl.constexpr):
-    """Σ ds over the other tokens at place y + c, `[own, c]`."""
-    b_hot = (b_other[:, None] - y == tl.arange(0, B)[None, :]).to(b_ds.dtype)
-    return tl.dot(b_ds, b_hot, input_precision=PRECISION)
+def sum_by_place(b_ds, b_other, y, TYPE: tl.constexpr, B: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr):
+    """Σ ds over the other tokens at place y + c, `[own, c]`, by a product in a type (see `add_product`)."""
+    b_hot = (b_other[:, None] - y == tl.arange(0, B)[None, :]).to(TYPE)
+    return add_product(tl.zeros([b_ds.shape[0], B], tl.float32), b_ds, b_hot, EXACT, PRECISION)
 
 
 @triton.jit
@@ -82,7 +82,8 @@ def end_sums(b_ds, b_own, b_other, zero, entries, BY_KEY: tl.constexpr):
 @triton.jit
 def add_placed_rows(
     b_out, b_ds, p_table, b_own, b_other, zero, entries,
-    B: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BY_KEY: tl.constexpr, PRECISION: tl.constexpr,
+    B: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BY_KEY: tl.constexpr, EXACT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """b_out[own] + Σ over other tokens of ds · table[clamp(i − j + zero)]; the adjoint of `placed_scores` for b_x."""
     b_at, m_live = distances_of(b_own, b_other, BY_KEY) + zero, b_ds != 0
@@ -95,11 +96,11 @@ def add_placed_rows(
     first, last = bounds(b_at, m_live, 1 << 30)
     place, last_place = bounds(tl.broadcast_to(b_other[None, :], [B, B]), m_live, 1 << 30)
     for y in range(place, last_place + 1, B):
-        b_sums = sum_by_place(b_ds, b_other, y, B, PRECISION)
+        b_sums = sum_by_place(b_ds, b_other, y, p_table.dtype.element_ty, B, EXACT, PRECISION)
         for x in range(first, last + 1, B):
             o_x = tl.minimum(x + tl.arange(0, B), entries - 1)
-            b_band = by_entry(b_sums, b_own, y, x, zero, entries, B, BY_KEY).to(b_ds.dtype)
-            b_out = tl.dot(b_band, load_rows(p_table, o_x, D, D, BD), b_out, input_precision=PRECISION)
+            b_band = by_entry(b_sums, b_own, y, x, zero, entries, B, BY_KEY)
+            b_out = add_product(b_out, b_band, load_rows(p_table, o_x, D, D, BD), EXACT, PRECISION)
     return b_out
 
 
@@ -119,7 +120,7 @@ def add_by_entry(p_sums, b_ds, b_i, b_j, zero, entries, BM: tl.constexpr, B: tl.
     first, last = bounds(b_at, m_live, 1 << 30)
     place, last_place = bounds(tl.broadcast_to(b_j[None, :], [BM, B]), m_live, 1 << 30)
     for y in range(place, last_place + 1, B):
-        b_sums = sum_by_place(b_ds, b_j, y, B, "tf32x3")
+        b_sums = sum_by_place(b_ds, b_j, y, tl.float32, B, False, "tf32x3")
         for x in range(first, last + 1, B):
             o_x = x + tl.arange(0, B)
             b_sum = tl.sum(by_entry(b_sums, b_i, y, x, zero, entries, B, False), 0)

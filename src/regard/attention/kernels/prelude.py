@@ -318,6 +318,15 @@ def round_to(b_x, dtype: tl.constexpr):
 
 
 @triton.jit
+def add_product(b_sum, b_ds, b_x, EXACT: tl.constexpr, PRECISION: tl.constexpr):
+    """b_sum + ds · x with ds rounded to the type of x; EXACT adds the product of what rounding leaves."""
+    b_sum = tl.dot(b_ds.to(b_x.dtype), b_x, b_sum, input_precision=PRECISION)
+    if EXACT:
+        b_sum = tl.dot((b_ds - round_to(b_ds, b_x.dtype)).to(b_x.dtype), b_x, b_sum)
+    return b_sum
+
+
+@triton.jit
 def add_sink(p_sink, i_h, b_m, b_l):
     """(α, m, l) with the logit of a head in the running maximum and sum, in base 2; α rescales what was summed."""
     sink = tl.load(p_sink + i_h).to(tl.float32) * LOG2E

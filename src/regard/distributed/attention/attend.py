@@ -161,7 +161,7 @@ def lower_shard(layout: Layout, call: Call, places: PlacePair | None, kernels: M
         bias = position.rel_bias(q, k) if places is None else position.rel_bias_at(q, k, places)
         if bias is not None:
             call = replace(call, position=None)
-        elif position.rel_vectors(call.q, call.k) is position.key_vectors(call.q, call.k) is None:
+        elif not position.count_vectors(call.q, call.k):
             raise Unsupported(f"{type(position).__name__} does not run sharded: it has no form by distance.")
     p = replace(lower(replace(call, places=None, edges=None)), merged=True)
     if call.edges is not None:

@@ -68,8 +68,7 @@ def check_dot_product(method: Part, call: Call, why: str) -> None:
 def check_no_distance(method: Part, call: Call, why: str) -> None:
     """Raise `Unsupported` with the reason `why` when the position adds something by distance."""
     position = call.position
-    forms = () if position is None else (position.rel_bias, position.rel_vectors, position.key_vectors)
-    if all(form(call.q, call.k) is None for form in forms):
+    if position is None or (position.rel_bias(call.q, call.k) is None and not position.count_vectors(call.q, call.k)):
         return
     raise Unsupported(
         f"{type(method).__name__} cannot add {type(position).__name__}, which depends on the distance: {why}. "

@@ -18,6 +18,7 @@ from ..prelude import (
     LN2,
     MAX_INIT,
     add_after_product,
+    add_product,
     add_sink,
     dropout_mask,
     group_index,
@@ -499,14 +500,15 @@ def dkdv_kernel(
                 b_p_drop = tl.where(m_keep, b_p, 0.0)
                 b_dp = tl.where(m_keep, b_dp * keep_scale, 0.0)
             b_p_drop = b_p_drop.to(b_do.dtype)
-            b_ds = (b_p * (b_dp - b_delta) * b_slope).to(b_q.dtype)
+            b_ds = b_p * (b_dp - b_delta) * b_slope
             if REL_VECTORS:
                 tl.store(p_ds + (i_ds_base + x) * (BM * BN) + o_m[:, None] * BN + o_n[None, :], b_ds)
+            b_ds = b_ds.to(b_q.dtype)
             if KEY_VECTORS and PLACED:
                 b_i = query_places(p_places, i_b, i_tile * BM + o_m, queries, stride_places)
                 b_j = key_places(p_places, i_b, i_column * BN + o_n, queries, keys, stride_places)
                 b_dk = add_placed_rows(
-                    b_dk, tl.trans(b_ds), p_for_keys, b_j, b_i, origin, length, BN, D, BD, True, PRECISION
+                    b_dk, tl.trans(b_ds), p_for_keys, b_j, b_i, origin, length, BN, D, BD, True, False, PRECISION
                 )
             elif KEY_VECTORS:
                 b_upper, b_lower = load_rows(p_for_keys, o_n, D, D, BD), load_rows(p_for_keys - BN * D, o_n, D, D, BD)
@@ -714,6 +716,7 @@ def dq_relative_kernel(
     p_k = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
     p_rel_vectors += (i_h.to(tl.int64) * length + (0 if PLACED else origin - i_row * BM)) * D
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    EXACT: tl.constexpr = p_ds.dtype.element_ty != p_k.dtype.element_ty
     b_dq = tl.zeros([BM, BD], tl.float32)
     b_drel_q = tl.zeros([BM, BD], tl.float32)
     i_next, i_ds_next = next_tile(p_tile, i_first, i_last), next_tile(p_ds_index, i_first, i_last)
@@ -723,19 +726,19 @@ def dq_relative_kernel(
         b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
         o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
         b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-        b_dq = tl.dot(b_ds, b_k, b_dq, input_precision=PRECISION)
+        b_dq = add_product(b_dq, b_ds, b_k, EXACT, PRECISION)
         if PLACED:
             b_i = query_places(p_places, i_b, i_row * BM + o_m, queries, stride_places)
             b_j = key_places(p_places, i_b, i_tile * BN + o_n, queries, keys, stride_places)
             b_drel_q = add_placed_rows(
-                b_drel_q, b_ds, p_rel_vectors, b_i, b_j, origin, length, BN, D, BD, False, PRECISION
+                b_drel_q, b_ds, p_rel_vectors, b_i, b_j, origin, length, BN, D, BD, False, EXACT, PRECISION
             )
         else:
             p_high = p_rel_vectors + i_tile * BN * D
             b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
             b_low, b_high = unshear(b_ds.to(tl.float32), BN)
-            b_drel_q = tl.dot(b_low.to(b_ds.dtype), b_lower, b_drel_q, input_precision=PRECISION)
-            b_drel_q = tl.dot(b_high.to(b_ds.dtype), b_upper, b_drel_q, input_precision=PRECISION)
+            b_drel_q = add_product(b_drel_q, b_low, b_lower, EXACT, PRECISION)
+            b_drel_q = add_product(b_drel_q, b_high, b_upper, EXACT, PRECISION)
     if i_slot >= 0:
         store_partial(p_dq_parts, i_slot, b_dq, BM, BD)
         store_partial(p_drel_q_parts, i_slot, b_drel_q, BM, BD)
@@ -760,6 +763,7 @@ def d_rel_vectors_kernel(
     """d rel_vectors of one diagonal of tiles, low half and high half of its distances, for one row of the batch."""
     i_b, i_h, _i_bh, i_first, i_last, p_ds = relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, BM * BN)
     p_rel_q = head_pointer(p_rel_q, i_b, i_h, stride_rb, stride_rh)
+    EXACT: tl.constexpr = p_ds.dtype.element_ty != p_rel_q.dtype.element_ty
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_dlow = tl.zeros([BN, BD], tl.float32)
     b_dhigh = tl.zeros([BN, BD], tl.float32)
@@ -771,8 +775,8 @@ def d_rel_vectors_kernel(
         o_q = tl.minimum(o_m, queries - 1 - i_tile * BM)
         b_rel_q = load_rows(p_rel_q + (i_tile * BM).to(tl.int64) * stride_rn, o_q, stride_rn, D, BD)
         b_low, b_high = unshear(b_ds.to(tl.float32), BN)
-        b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_rel_q, b_dlow, input_precision=PRECISION)
-        b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_rel_q, b_dhigh, input_precision=PRECISION)
+        b_dlow = add_product(b_dlow, tl.trans(b_low), b_rel_q, EXACT, PRECISION)
+        b_dhigh = add_product(b_dhigh, tl.trans(b_high), b_rel_q, EXACT, PRECISION)
     p_out += tl.load(p_slot + tl.program_id(0)).to(tl.int64) * (2 * BN * D)
     store_rows(p_out, o_n, b_dlow * grad_scale, BN, D, BD)
     store_rows(p_out + BN * D, o_n, b_dhigh * grad_scale, BN, D, BD)
@@ -788,6 +792,7 @@ def d_key_vectors_kernel(
     i_b, i_h, _i_bh, i_first, i_last, p_ds = relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, BM * BN)
     i_across = tl.load(p_row + tl.program_id(0)) - (tile_rows - 1)
     p_k = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
+    EXACT: tl.constexpr = p_ds.dtype.element_ty != p_k.dtype.element_ty
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     b_dlow = tl.zeros([BN, BD], tl.float32)
     b_dhigh = tl.zeros([BN, BD], tl.float32)
@@ -799,8 +804,8 @@ def d_key_vectors_kernel(
         o_k = tl.minimum(o_n, keys - 1 - i_column * BN)
         b_k = load_rows(p_k + (i_column * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
         b_low, b_high = unshear_keys(b_ds.to(tl.float32), BN)
-        b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_k, b_dlow, input_precision=PRECISION)
-        b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_k, b_dhigh, input_precision=PRECISION)
+        b_dlow = add_product(b_dlow, tl.trans(b_low), b_k, EXACT, PRECISION)
+        b_dhigh = add_product(b_dhigh, tl.trans(b_high), b_k, EXACT, PRECISION)
     p_out += tl.load(p_slot + tl.program_id(0)).to(tl.int64) * (2 * BN * D)
     store_rows(p_out, o_n, b_dlow * grad_scale, BN, D, BD)
     store_rows(p_out + BN * D, o_n, b_dhigh * grad_scale, BN, D, BD)

@@ -188,7 +188,7 @@ def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor |
         p.grid, v.dtype, p.q.shape[1] // p.k.shape[1], q.shape[3], v.shape[3], steps, abs(p.scale) or 1.0,
         None if p.seed is None else p.dropout, 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2,
         p.rel_vectors is not None, p.exact_output, p.cap, p.sink is not None,
-        PairLayout.of(p.pair_bias), p.key_vectors is not None, p.exact_weights, PlacedTable.of(p),
+        PairLayout.of(p.pair_bias), p.key_vectors is not None, p.exact_weights, PlacedTable.of(p), p.exact_ds,
     )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
     sizes, parts = (c.head_dim, c.value_dim, c.group_size), (c.dropout is None, c.rel_bias, c.rel_vectors)
-    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.exact_weights, c.pairs, c.placed is None)
+    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.exact_weights, c.exact_ds, c.pairs, c.placed is None)
     compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, c.exact_output, needs_grad), run_both)
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ..places import add_by_entry, bounds, by_entry, distances_of, end_sums, sum_by_place
-from ..prelude import hash_rows, head_pointer, key_places, load_rows, query_places, store_rows
+from ..prelude import add_product, hash_rows, head_pointer, key_places, load_rows, query_places, store_rows
 from .kernels import SIZES, next_tile, relative_item, store_partial, tile_ds
 
 
@@ -78,6 +78,7 @@ def d_placed_vectors_kernel(
     i_b, i_h, i_bh, i_first, i_last, p_ds = relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, BM * BN)
     i_block, i_slot = tl.load(p_row + tl.program_id(0)), tl.load(p_slot + tl.program_id(0))
     p_x = head_pointer(p_x, i_b, i_h // x_group, stride_xb, stride_xh)
+    EXACT: tl.constexpr = p_ds.dtype.element_ty != p_x.dtype.element_ty
     tokens = keys if BY_KEY else queries
     o_m, o_n, o_e = tl.arange(0, BM), tl.arange(0, BN), i_block * BN + tl.arange(0, BN)
     b_out = tl.zeros([BN, BD], tl.float32)
@@ -98,9 +99,9 @@ def d_placed_vectors_kernel(
         m_own = (b_ds != 0) & (b_at > 0) & (b_at < length - 1) & (b_at >= i_block * BN) & (b_at < i_block * BN + BN)
         place, last_place = bounds(tl.broadcast_to(b_other[None, :], [BM, BN]), m_own, 1 << 30)
         for y in range(place, last_place + 1, BN):
-            b_sums = sum_by_place(b_ds, b_other, y, BN, PRECISION)
-            b_band = by_entry(b_sums, b_own, y, i_block * BN, origin, length, BN, BY_KEY).to(b_ds.dtype)
-            b_out = tl.dot(tl.trans(b_band), b_x, b_out, input_precision=PRECISION)
+            b_sums = sum_by_place(b_ds, b_other, y, b_x.dtype, BN, EXACT, PRECISION)
+            b_band = by_entry(b_sums, b_own, y, i_block * BN, origin, length, BN, BY_KEY)
+            b_out = add_product(b_out, tl.trans(b_band), b_x, EXACT, PRECISION)
         b_low, b_high = end_sums(b_ds, b_own, b_other, origin, length, BY_KEY)
         b_first = tl.sum(b_low[:, None] * b_x.to(tl.float32), 0)
         b_last = tl.sum(b_high[:, None] * b_x.to(tl.float32), 0)

@@ -150,7 +150,7 @@ def relative_schedule(c: DotConfig, mask: Mask, shape: TileShape) -> RelativeSch
     row_order, diagonal_order = order_tiles(by_row, by_column.lists)
     starts = by_column.starts.tolist()
     group = lambda b, h: b * by_column.batch_stride + h * by_column.head_stride  # noqa: E731
-    size = shape.rows * shape.columns * c.dtype.itemsize
+    size = shape.rows * shape.columns * ds_dtype(c).itemsize
     counts = [[size * (last - first) for first, last in pairwise(x)] for x in starts]
     chunks = list(make_chunks([[counts[group(b, h)] for h in range(c.grid.heads)] for b in range(c.grid.batch)]))
     schedules = []
@@ -178,6 +178,11 @@ def relative_schedule(c: DotConfig, mask: Mask, shape: TileShape) -> RelativeSch
     accumulates = any(chunk.first for chunk in chunks)
     first = c.origin - (by_row.lists - 1) * shape.rows
     return RelativeSchedule(schedules, shape, diagonal_order.lists, first, accumulates, by_row, row_order)
+
+
+def ds_dtype(c: DotConfig) -> torch.dtype:
+    """The type that ds is stored in."""
+    return torch.float32 if c.exact_ds else c.dtype
 
 
 def dkdv_schedule(
@@ -223,7 +228,8 @@ def relative_gradients(inputs: DotInputs, rows: OutputGrad, relative: RelativeSc
     dq, drel_q = ((zeros if relative.accumulates else plan.empty)(plan.queries) for _ in range(2))
     line, key_line = (zeros((c.grid.heads, n, c.head_dim)) for n in (c.length, c.length if c.key_vectors else 0))
     size = relative.shape.rows
-    ds = plan.empty((max(x.tiles for x in relative.chunks), size * size))
+    tiles = max(x.tiles for x in relative.chunks)
+    ds = torch.empty((tiles, size * size), dtype=ds_dtype(c), device=plan.device)
     tensors = (*inputs.operands(), inputs.seed, *rows)
     by_distance = sum_diagonals if c.placed is None else sum_entries
     add_vectors = by_distance(inputs, relative, ds, line, key_line)

@@ -52,6 +52,7 @@ class DotConfig(NamedTuple):
     key_vectors: bool = False  # which run with relative vectors only
     exact_weights: bool = False  # whether an exact output is that of weights that are not rounded
     placed: PlacedTable | None = None  # where parts by distance are read at explicit places
+    exact_ds: bool = False  # whether gradients of vectors by distance are sums of ds that is not rounded
 
     @property
     def origin(self) -> int:

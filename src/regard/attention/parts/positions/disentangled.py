@@ -10,7 +10,7 @@ from torch import Tensor
 from ....errors import BadInput
 from ...execution import tensor_cache
 from ..part import check_count, check_tensor
-from .position import KeyVectors, Position, RelativeVectors, check_dim, check_heads, gather_by_distance
+from .position import KeyVectors, Position, RelativeVectors, check_dim, check_heads, gather_by_distance, read_as
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,26 +75,27 @@ class Disentangled(Position):
             check_heads(f"Disentangled's {name}", table, q)
             check_dim(f"Disentangled's {name}", table, q)
 
-    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def vector_scores(self, q: Tensor, k: Tensor, distance: Tensor, dtype: torch.dtype) -> Tensor:
         index, total = distance_entries(distance, self.entries, self.max_distance), q.new_zeros(())
         if self.keys is not None:
-            total = total + gather_by_distance(q, self.keys.to(q.dtype), index)
+            total = total + gather_by_distance(q, self.keys, index, dtype)
         if self.queries is not None:
-            total = total + gather_by_distance(k, self.queries.to(q.dtype), index.mT).mT
-        return scale * total
+            total = total + gather_by_distance(k, self.queries, index.mT, dtype).mT
+        return total
 
-    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors | None:
-        return None if self.keys is None else RelativeVectors(q, *self.by_distance(self.keys, q))
+    def rel_vectors(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> RelativeVectors | None:
+        return None if self.keys is None else RelativeVectors(q, *self.by_distance(self.keys, dtype))
 
-    def key_vectors(self, q: Tensor, k: Tensor) -> KeyVectors | None:
-        return None if self.queries is None else KeyVectors(*self.by_distance(self.queries, q))
+    def key_vectors(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> KeyVectors | None:
+        return None if self.queries is None else KeyVectors(*self.by_distance(self.queries, dtype))
 
-    def by_distance(self, table: Tensor, q: Tensor) -> tuple[Tensor, int]:
-        """The vector of every distance that has its own, and the index of distance 0."""
+    def by_distance(self, table: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:
+        """The vector of every distance that has its own, read in a type, and the index of distance 0."""
+        table = read_as(table, dtype)
         if self.max_distance is None:
-            return table.to(torch.promote_types(q.dtype, table.dtype)), self.entries // 2
-        exact = table.to(torch.promote_types(q.dtype, torch.float32))  # in which gradients of a bucket are summed
-        return exact[:, all_entries(self.entries, self.max_distance, q.device)], self.max_distance
+            return table, self.entries // 2
+        exact = table.to(torch.promote_types(dtype, torch.float32))  # in which gradients of a bucket are summed
+        return exact[:, all_entries(self.entries, self.max_distance, table.device)], self.max_distance
 
 
 def distance_entries(distance: Tensor, entries: int, max_distance: int | None) -> Tensor:

@@ -78,8 +78,16 @@ class Position(Part):
         """The part's tensors, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
+    def tables(self) -> list[Tensor]:
+        """The tables by distance, `[heads, entries, ...]`."""
+        return [x for x in self.tensors().values() if x.dim() > 1]
+
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor | float:
         """What is added to the scores, from untransformed q and k; `distance` is i − j, `[queries, keys]`."""
+        return 0.0
+
+    def vector_scores(self, q: Tensor, k: Tensor, distance: Tensor, dtype: torch.dtype) -> Tensor | float:
+        """What vectors by distance add to q·k before the scale. They are read in a type, that of the call's q and k."""
         return 0.0
 
     def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,13 +110,17 @@ class Position(Part):
         """`rel_bias` with a table for the distances of explicit places."""
         return self.rel_bias(q, k)
 
-    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors | None:
-        """The relative queries and the vectors by distance; None for other positions."""
+    def rel_vectors(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> RelativeVectors | None:
+        """The relative queries and the vectors by distance, read in a type; None for other positions."""
         return None
 
-    def key_vectors(self, q: Tensor, k: Tensor) -> KeyVectors | None:
-        """The vectors by distance that keys are multiplied with; None for other positions."""
+    def key_vectors(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> KeyVectors | None:
+        """The vectors by distance that keys are multiplied with, read in a type; None for other positions."""
         return None
+
+    def count_vectors(self, q: Tensor, k: Tensor) -> int:
+        """How many products with vectors by distance a score has."""
+        return sum(vectors(q, k, q.dtype) is not None for vectors in (self.rel_vectors, self.key_vectors))
 
 
 def all_distances(q: Tensor, k: Tensor) -> tuple[Tensor, int]:
@@ -124,8 +136,14 @@ def distances_at(places: PlacePair) -> tuple[Tensor, int]:
     return torch.arange(least, most + 1, device=queries.device), -least
 
 
-def gather_by_distance(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
-    """q_i · table[head, clamp(index[i, j])] for every pair, `[batch, heads, queries, keys]`."""
+def read_as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x rounded to a type, as a product reads it. It keeps its own where that is wider, in which gradients are summed."""
+    return x if x.dtype == dtype else x.to(dtype).to(torch.promote_types(x.dtype, dtype))
+
+
+def gather_by_distance(q: Tensor, table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """q_i · table[head, clamp(index[i, j])] for every pair, both read in a type, `[batch, heads, queries, keys]`."""
+    q, table = read_as(q, dtype), read_as(table, dtype).to(q.dtype)
     every = q @ table.mT  # [batch, heads, queries, n]
     index = index.clamp(0, table.shape[1] - 1)
     return every.gather(-1, index.expand(*every.shape[:2], *index.shape[-2:]))

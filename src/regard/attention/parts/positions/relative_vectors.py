@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..part import check_tensor
-from .position import Position, RelativeVectors, check_dim, check_entries, check_heads, gather_by_distance
+from .position import Position, RelativeVectors, check_dim, check_entries, check_heads, gather_by_distance, read_as
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,11 +28,11 @@ class Shaw(Position):
         check_heads("Shaw's keys", self.keys, q)
         check_dim("Shaw's keys", self.keys, q)
 
-    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
-        return scale * gather_by_distance(q, self.keys.to(q.dtype), distance + self.zero)
+    def vector_scores(self, q: Tensor, k: Tensor, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        return gather_by_distance(q, self.keys, distance + self.zero, dtype)
 
-    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors:
-        return RelativeVectors(q, self.keys.to(torch.promote_types(q.dtype, self.keys.dtype)), self.zero)
+    def rel_vectors(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> RelativeVectors:
+        return RelativeVectors(q, read_as(self.keys, dtype), self.zero)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +47,7 @@ class TransformerXL(Position):
     position_bias: Tensor
     zero: int = 0
     formula = "scale · ((q + u)·k + (q + v)·embedding[i − j + zero])"
-    dot_only = transforms = True
+    dot_only = transforms = keeps_dtype = True
 
     def __post_init__(self) -> None:
         check_tensor(self.embedding, "TransformerXL's embedding", (3,), "[heads, n, d]")
@@ -55,17 +55,21 @@ class TransformerXL(Position):
         check_tensor(self.position_bias, "TransformerXL's position_bias", (2,), "[heads, d]")
         check_entries("TransformerXL's embedding", self.embedding, self.zero)
 
+    def tables(self) -> list[Tensor]:
+        return [self.embedding]
+
     def check(self, q: Tensor, k: Tensor) -> None:
         for name, value in self.tensors().items():
             check_heads(f"TransformerXL's {name}", value, q)
             check_dim(f"TransformerXL's {name}", value, q)
 
-    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def vector_scores(self, q: Tensor, k: Tensor, distance: Tensor, dtype: torch.dtype) -> Tensor:
         rel_q = q + self.position_bias.to(q.dtype)[:, None]  # [batch, heads, queries, d]
-        return scale * gather_by_distance(rel_q, self.embedding.to(q.dtype), distance + self.zero)
+        return gather_by_distance(rel_q, self.embedding, distance + self.zero, dtype)
 
     def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q + self.content_bias.to(q.dtype)[:, None], k
 
-    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors:
-        return RelativeVectors(q + self.position_bias.to(q.dtype)[:, None], self.embedding.to(q.dtype), self.zero)
+    def rel_vectors(self, q: Tensor, k: Tensor, dtype: torch.dtype) -> RelativeVectors:
+        rel_q = q + self.position_bias.to(q.dtype)[:, None]
+        return RelativeVectors(rel_q.to(dtype), read_as(self.embedding, dtype), self.zero)
