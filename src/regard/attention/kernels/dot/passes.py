@@ -206,9 +206,9 @@ def weighted_sums(inputs: DotInputs) -> tuple[Tensor, Tensor]:
     """Output, as wide as the kernels' values, and log-sum-exp."""
     plan, schedule = inputs.plan, inputs.schedule(forward_schedule)
     output, lse = torch.empty(plan.output, dtype=plan.output_dtype, device=plan.device), plan.empty32(plan.rows)
-    partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
+    partials = schedule.output_partials() if schedule.merges_parts else (lse, lse, lse)
     schedule.start(*inputs.operands(), inputs.sink, inputs.seed, output, lse, *partials)
-    if schedule.splits:
+    if schedule.merges_parts:
         schedule.merge_outputs(output, lse, *partials, inputs.sink)
     return output, lse
 

@@ -10,7 +10,17 @@ from torch import Tensor
 
 from ...dropout import keep_scale, threshold
 from ...parts.mask import PairGrid
-from ..launch import LOG2E, Launch, PairLayout, PlacedTable, ShapeTable, TileShape, multiprocessors, next_power
+from ..launch import (
+    COMPILING,
+    LOG2E,
+    Launch,
+    PairLayout,
+    PlacedTable,
+    ShapeTable,
+    TileShape,
+    multiprocessors,
+    next_power,
+)
 from ..tile_lists import TileLists, WorkItems, split_ranges
 from .kernels import merge_kernel, sum_splits_kernel
 
@@ -158,6 +168,11 @@ class TileSchedule:
         grouping = (tiles.batch_stride > 0, tiles.head_stride > 0)
         return cls(config, kernel, shape, items, listed | arguments, instances, *grouping)
 
+    @property
+    def merges_parts(self) -> bool:
+        """Whether partial sums are merged. Kernels are compiled for that too: longer lists of the kind may be split."""
+        return self.splits > 0 or COMPILING.get() is not None
+
     def sum_lists(
         self, tensors: tuple[Tensor | None, ...], sums: tuple[Tensor, ...], rows: int, scale: float = 1.0,
         extra: tuple[Tensor | None, ...] = (),
@@ -166,7 +181,7 @@ class TileSchedule:
 
         Each of `sums [batch, heads, n, d]` has `rows` rows for every list; what is added is multiplied by `scale`.
         """
-        if not self.splits:
+        if not self.merges_parts:
             self.start(*tensors, *sums, *[self.spare] * len(sums), *extra)
             return
         partials = [self.config.empty(self.slots, rows, next_power(x.shape[3])) for x in sums]
@@ -175,7 +190,7 @@ class TileSchedule:
             key = (out.shape, out.dtype, rows)
             if key not in self.merges:
                 self.merges[key] = Launch(
-                    sum_splits_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
+                    sum_splits_kernel, max(self.splits * self.instances, 1), p_split_rows=self.split_rows,
                     lists=out.shape[2], heads=out.shape[1], instances=self.instances, scale=scale,
                     D=out.shape[3], BD=partial.shape[2], ROWS=rows, **self.grouping,
                 )  # fmt: skip
@@ -191,7 +206,7 @@ class TileSchedule:
         """Merge the outputs of split rows: (output, lse, `output_partials`, the sink's logits)."""
         if "outputs" not in self.merges:
             self.merges["outputs"] = Launch(
-                merge_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
+                merge_kernel, max(self.splits * self.instances, 1), p_split_rows=self.split_rows,
                 instances=self.instances, BM=self.shape.rows, **self.config.arguments(), **self.grouping,
             )  # fmt: skip
         self.merges["outputs"](*tensors)

@@ -137,7 +137,7 @@ def distances_at(places: PlacePair) -> tuple[Tensor, int]:
 
 
 def read_as(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x rounded to a type, as a product reads it. It keeps its own where that is wider, in which gradients are summed."""
+    """x rounded to a type, as a product reads it; it keeps a wider one of its own, in which gradients are summed."""
     return x if x.dtype == dtype else x.to(dtype).to(torch.promote_types(x.dtype, dtype))
 
 
