@@ -21,7 +21,9 @@ from regard.errors import Unsupported
 SMALL = (1, 2, 128)  # batch, heads, tokens of a call that costs the host more than the GPU
 LARGE = (11, 12, 2048)  # and of one that does not: as many blocks for each multiprocessor
 PRODUCTS_BATCH = 2  # of the large call by products, which store every weight several times
-HEAD_DIM, DIMS = 64, (16, 64, 128, 256)  # of the small calls, and of the large ones
+HEAD_DIM, DIMS = 64, (16, 64, 128, 256, 512)  # of the small calls, and of the large ones
+WIDEST = {"triton": 256}  # head_dim that a backend runs, where there is a bound
+ROUND_SECONDS = 0.2  # of the calls that are timed together, about
 WINDOW = {128: 16, 2048: 768}  # before and after, by tokens: most tiles of the large call are visited
 BACKENDS = {"tensor": "sdpa", "tiles": "triton", "products": "dense"}
 KINDS = [(itemsize, mode) for itemsize in (2, 4) for mode in ("forward", "training")]
@@ -68,7 +70,8 @@ def measure_kernel(backend: str, dtype: torch.dtype, training: bool) -> KernelCo
     tiling = Tiling(PairGrid(tokens, tokens), TILE, TILE)
     visited = float((rg.Window(WINDOW[tokens], WINDOW[tokens]).tiles(tiling) != NONE).float().mean())
     pairs = batch * heads * tokens * tokens * (visited if backend == "triton" else 1.0)
-    times = {dim: time_call(backend, large, dim, dtype, training, rounds=2) for dim in DIMS}
+    dims = [dim for dim in DIMS if dim <= WIDEST.get(backend, dim)]
+    times = {dim: time_call(backend, large, dim, dtype, training, rounds=2) for dim in dims}
     return KernelCosts(host, {dim: time / pairs * 1e6 for dim, time in times.items()})
 
 
@@ -107,8 +110,13 @@ def time_call(
 
 def time_loop(call: Callable[[], None], rounds: int, calls: int = 20) -> float:
     """The least mean of a few rounds, in µs: host or GPU, whichever is slower."""
-    for _ in range(5):
+    for _ in range(2):
         call()
+    torch.cuda.synchronize()
+    start = perf_counter()
+    call()
+    torch.cuda.synchronize()
+    calls = min(calls, max(int(ROUND_SECONDS / (perf_counter() - start)), 1))
     best = float("inf")
     for _ in range(rounds):
         torch.cuda.synchronize()
@@ -125,7 +133,7 @@ def format_costs(costs: dict[str, PassCosts]) -> str:
     lines = [f"{'bytes, pass, kernels':<24}{'host, µs':>10}" + "".join(f"{f'D{dim}, ps':>10}" for dim in DIMS)]
     for kind, c in costs.items():
         for name, kernel in (("tensor", c.tensor), ("tiles", c.tiles), ("products", c.products)):
-            pairs = "".join(f"{kernel.pair[dim]:>10.2f}" for dim in DIMS)
+            pairs = "".join(f"{kernel.pair[dim]:>10.2f}" if dim in kernel.pair else f"{'–':>10}" for dim in DIMS)
             lines.append(f"{kind + ', ' + name:<24}{kernel.host:>10.0f}{pairs}")
         lines.append(f"{kind + ', lists'} {c.lists:.0f} µs, a learned table {c.learned:.0f} µs")
     return "\n".join(lines)

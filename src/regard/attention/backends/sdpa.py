@@ -42,7 +42,12 @@ CACHED = 1 << 16  # elements up to which every plan on a CPU keeps its tensor; a
 CACHED_TABLE = 1 << 18  # the same for a position's own table, as long as that does not change
 BF16_KEYS = 256  # keys from which torch's backward of bfloat16 on a CPU takes less time than that of float32
 
+EFFICIENT_DIM = 128  # head_dim up to which that kernel's backward pass is not slower than the one torch would choose
+EFFICIENT_KEYS = 1024  # keys up to which it is as fast without a mask; it does not split them
+
 LARGE_TENSORS = Storage(4)
+efficient_attention = torch._scaled_dot_product_efficient_attention
+"""torch's kernel for biases, started without a search for one: cuDNN's, else chosen, is slow for each new shape."""
 MaskTensor = tuple[Tensor, Tensor | None]
 """A mask or bias as torch takes it, and the rows without allowed keys."""
 
@@ -227,6 +232,8 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
         return None
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):
+        if starts_at_once(call) and call.k.shape[2] <= EFFICIENT_KEYS:
+            return start_at_once(None, score.factor(call.q.shape[-1]), isinstance(call.mask, Causal))
         return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
     return fixed_function(call, MaskAsTensor.of(call))
 
@@ -253,6 +260,25 @@ def plain_attention(scale: float | None, causal: bool, grouped: bool) -> Attenti
     return functools.partial(scaled_dot_product_attention, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
+def starts_at_once(call: Call) -> bool:
+    """Whether a GPU's call is so small that it pays to save the host torch's search for a kernel."""
+    if not call.q.is_cuda or torch.version.hip or costs.trains(call) or not starts_slowly(call.grid):
+        return False
+    alike = call.q.dtype == call.k.dtype == call.v.dtype != torch.float64 and call.q.shape[1] == call.k.shape[1]
+    return alike and call.q.shape[3] == call.v.shape[3] <= EFFICIENT_DIM and call.q.shape[3] % ALIGNED == 0
+
+
+def start_at_once(bias: Tensor | None, scale: float, causal: bool = False) -> AttentionFunction:
+    """Attention without gradients by torch's kernel for biases, which takes the host less time than the others."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if are_aligned(q, k, v):
+            return efficient_attention(q, k, v, bias, False, 0.0, causal, scale=scale)[0]
+        return scaled_dot_product_attention(q, k, v, bias, 0.0, causal, scale=scale)
+
+    return attention
+
+
 def function_of_mask(call: Call) -> FunctionOfMask | None:
     """What makes the function of `prepare` for a mask with other contents; None where there is no such function."""
     masked = call.position is None and not needs_no_tensor(call)
@@ -265,25 +291,23 @@ def masked_attention(
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
     biased = tensor.is_cuda and tensor.dtype == q.dtype != torch.float64 and not grouped
     small = biased and q.numel() * k.shape[2] <= GPU_SMALL * q.shape[3]
-    if small and is_aligned(q) and is_aligned(k) and is_aligned(v):
-        output = efficient_attention(q, k, v, tensor, scale)
-    else:
-        output = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=scale, enable_gqa=grouped)
+    if small and are_aligned(q, k, v):
+        trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        if not trains or q.shape[3] <= EFFICIENT_DIM:
+            tensor = tensor.expand(*q.shape[:3], k.shape[2])
+            output = efficient_attention(q, k, v, tensor, trains, 0.0, False, scale=scale)[0]
+            return output if dead is None else output.masked_fill(dead, 0.0)
+    output = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=scale, enable_gqa=grouped)
     return output if dead is None else output.masked_fill(dead, 0.0)
 
 
-def efficient_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """torch's kernel for biases, started without a search for one: cuDNN's, else chosen, is slow for each new shape."""
-    bias = bias.expand(*q.shape[:3], k.shape[2])
-    needs_lse = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-    return kernel(q, k, v, bias, needs_lse, 0.0, False, scale=scale)[0]
-
-
-def is_aligned(x: Tensor) -> bool:
-    """Whether torch's kernel for biases can read x as it is."""
-    *steps, last = x.stride()
-    return last == 1 and not any(step % ALIGNED for step in steps) and x.data_ptr() % 16 == 0
+def are_aligned(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether torch's kernel for biases can read these as they are."""
+    if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15:
+        return False
+    if q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
+        return not (q.shape[3] | v.shape[3]) % ALIGNED
+    return all(x.stride(3) == 1 and not any(step % ALIGNED for step in x.stride()[:3]) for x in (q, k, v))
 
 
 @dataclass(frozen=True)
@@ -297,13 +321,14 @@ class MaskAsTensor:
     scale: float
     grouped: bool
     bias: torch.dtype | None
+    at_once: bool = False  # whether `start_at_once` may run the calls
     compute: Callable[..., Tensor] = masked_attention
 
     @classmethod
     def of(cls, call: Call) -> MaskAsTensor:
         scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
         grouped = call.q.shape[1] != call.k.shape[1]
-        return cls(call.grid, scale, grouped, call.q.dtype if prefers_bias(call) else None)
+        return cls(call.grid, scale, grouped, call.q.dtype if prefers_bias(call) else None, starts_at_once(call))
 
     def function(self, mask: Mask) -> AttentionFunction:
         """Attention with that mask; its tensor is cached, for layers that share the mask."""
@@ -313,11 +338,13 @@ class MaskAsTensor:
 
     def attention(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
         """Attention with that tensor."""
+        scale, grouped = self.scale, self.grouped
         if dead is None and not tensor.is_cuda and self.compute is masked_attention:
-            scale, grouped = self.scale, self.grouped
             return lambda q, k, v: scaled_dot_product_attention(
                 q, k, v, tensor, 0.0, False, scale=scale, enable_gqa=grouped
             )
+        if dead is None and self.at_once and self.compute is masked_attention and tensor.dtype == self.bias:
+            return start_at_once(tensor.expand(self.grid.batch, self.grid.heads, self.grid.queries, -1), scale)
         return functools.partial(self.compute, tensor=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
 
     def cached_attention(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
