@@ -233,7 +233,8 @@ def lower(call: Call) -> LoweredCall:
     if exact or not isinstance(call.score, Dot | Additive):
         q, k = q.to(call.exact), k.to(call.exact)  # what is computed from q and k is not rounded before it is used
     if position is not None:
-        rel_vectors, key_vectors = (f(q, k, call.q.dtype) for f in (position.rel_vectors, position.key_vectors))
+        rel_vectors = position.rel_vectors(q, k, call.q.dtype)
+        key_vectors = position.key_vectors(q, k, call.q.dtype)
         if places is None:
             rel_bias = position.rel_bias(q, k)
             q, k = position.transform(q, k)

@@ -54,12 +54,13 @@ def scores(call: Call) -> Tensor:
         whole = call.position.score_scale
         scale = whole * call.score.factor(q.shape[-1]) if isinstance(call.score, Dot) else 1.0
         places = None if call.places is None else call.places.pair(call.grid.queries)
-        transformed = call.position.transform(q, k) if places is None else call.position.transform_at(q, k, places)
-        if call.position.keeps_dtype:
-            transformed = [x.to(call.q.dtype).to(call.exact) for x in transformed]
         distances = call.distances()
-        vectors = call.position.vector_scores(q, k, distances, call.q.dtype)
-        score, bias = similarity(*transformed, call), call.position.score_bias(q, k, scale, distances) + scale * vectors
+        bias = call.position.score_bias(q, k, scale, distances)
+        bias = bias + scale * call.position.vector_scores(q, k, distances, call.q.dtype)
+        q, k = call.position.transform(q, k) if places is None else call.position.transform_at(q, k, places)
+        if call.position.keeps_dtype:
+            q, k = q.to(call.q.dtype).to(call.exact), k.to(call.q.dtype).to(call.exact)
+        score = similarity(q, k, call)
         score = score if whole == 1.0 else score * whole
         # The cap bounds the whole dot product, of which some positions are part.
         dot = call.position.dot_only

@@ -42,8 +42,9 @@ CACHED = 1 << 16  # elements up to which every plan on a CPU keeps its tensor; a
 CACHED_TABLE = 1 << 18  # the same for a position's own table, as long as that does not change
 BF16_KEYS = 256  # keys from which torch's backward of bfloat16 on a CPU takes less time than that of float32
 
-EFFICIENT_DIM = 128  # head_dim up to which that kernel's backward pass is not slower than the one torch would choose
+EFFICIENT_DIM = 256  # head_dim up to which that kernel is fast; its backward pass is not so for wide heads
 EFFICIENT_KEYS = 1024  # keys up to which it is as fast without a mask; it does not split them
+FEW_QUERIES, FEW_NUMBERS = 16, 1 << 22  # numbers of keys from which on few queries wait for the memory
 
 LARGE_TENSORS = Storage(4)
 efficient_attention = torch._scaled_dot_product_efficient_attention
@@ -262,10 +263,10 @@ def plain_attention(scale: float | None, causal: bool, grouped: bool) -> Attenti
 
 def starts_at_once(call: Call) -> bool:
     """Whether a GPU's call is so small that it pays to save the host torch's search for a kernel."""
-    if not call.q.is_cuda or torch.version.hip or costs.trains(call) or not starts_slowly(call.grid):
+    if torch.version.hip or costs.trains(call) or not runs_efficient(call):
         return False
-    alike = call.q.dtype == call.k.dtype == call.v.dtype != torch.float64 and call.q.shape[1] == call.k.shape[1]
-    return alike and call.q.shape[3] == call.v.shape[3] <= EFFICIENT_DIM and call.q.shape[3] % ALIGNED == 0
+    alike = call.q.dtype == call.k.dtype == call.v.dtype and call.q.shape[3] == call.v.shape[3]
+    return alike and call.q.shape[3] <= EFFICIENT_DIM and call.q.shape[3] % ALIGNED == 0
 
 
 def start_at_once(bias: Tensor | None, scale: float, causal: bool = False) -> AttentionFunction:
@@ -290,15 +291,21 @@ def masked_attention(
 ) -> Tensor:
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
     biased = tensor.is_cuda and tensor.dtype == q.dtype != torch.float64 and not grouped
-    small = biased and q.numel() * k.shape[2] <= GPU_SMALL * q.shape[3]
-    if small and are_aligned(q, k, v):
-        trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        if not trains or q.shape[3] <= EFFICIENT_DIM:
-            tensor = tensor.expand(*q.shape[:3], k.shape[2])
-            output = efficient_attention(q, k, v, tensor, trains, 0.0, False, scale=scale)[0]
-            return output if dead is None else output.masked_fill(dead, 0.0)
+    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if biased and is_efficient(q, k, trains) and are_aligned(q, k, v):
+        tensor = tensor.expand(*q.shape[:3], k.shape[2])
+        output = efficient_attention(q, k, v, tensor, trains, 0.0, False, scale=scale)[0]
+        return output if dead is None else output.masked_fill(dead, 0.0)
     output = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=scale, enable_gqa=grouped)
     return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+def is_efficient(q: Tensor, k: Tensor, trains: bool) -> bool:
+    """Whether `efficient_attention` takes less time than the kernel that torch would choose."""
+    weights, dim = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2], q.shape[3]
+    if weights > GPU_SMALL or (q.shape[2] <= FEW_QUERIES and k.numel() > FEW_NUMBERS):
+        return False
+    return not trains or dim <= 64 or (dim <= 128 and weights <= GPU_SMALL // 4)
 
 
 def are_aligned(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -321,14 +328,16 @@ class MaskAsTensor:
     scale: float
     grouped: bool
     bias: torch.dtype | None
-    at_once: bool = False  # whether `start_at_once` may run the calls
+    efficient: bool = False  # whether `efficient_attention` runs the calls, which gives rows of −∞ zeros
+    at_once: bool = False  # whether `start_at_once` may
     compute: Callable[..., Tensor] = masked_attention
 
     @classmethod
     def of(cls, call: Call) -> MaskAsTensor:
         scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
         grouped = call.q.shape[1] != call.k.shape[1]
-        return cls(call.grid, scale, grouped, call.q.dtype if prefers_bias(call) else None, starts_at_once(call))
+        bias = call.q.dtype if prefers_bias(call) else None
+        return cls(call.grid, scale, grouped, bias, runs_efficient(call), starts_at_once(call))
 
     def function(self, mask: Mask) -> AttentionFunction:
         """Attention with that mask; its tensor is cached, for layers that share the mask."""
@@ -374,7 +383,7 @@ class MaskAsTensor:
     @property
     def key(self) -> tuple[Hashable, ...]:
         """What decides, besides the mask, how its tensor looks."""
-        return "mask tensor", self.grid, self.bias, self.compute
+        return "mask tensor", self.grid, self.bias, self.efficient, self.compute
 
     def make(self, mask: Mask) -> tuple[Tensor, Tensor | None]:
         """The mask's tensor, and the rows without allowed keys, which see every key in it."""
@@ -384,7 +393,7 @@ class MaskAsTensor:
             if self.compute is not masked_attention:
                 allowed, dead = allowed_pairs(mask, self.grid)
                 return as_bias(allowed, self.bias), dead
-            if starts_slowly(self.grid) and not self.grouped:
+            if self.efficient:
                 return as_bias(permitted_pairs(mask, self.grid), self.bias), None
             allowed, dead = allowed_pairs(mask, self.grid)
             return (as_bias(allowed, self.bias), None) if dead is None else (allowed, dead)
@@ -426,7 +435,7 @@ def make_mask_tensor(call: Call, dtype: torch.dtype | None = None) -> tuple[Tens
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         if call.position is None or call.position.rotates:
             return MaskAsTensor.of(call).make(call.mask)
-        if takes_bias(call) and starts_slowly(call.grid) and call.q.shape[1] == call.k.shape[1]:
+        if runs_efficient(call):
             allowed, dead = permitted_pairs(call.mask, call.grid), None
         else:
             allowed, dead = allowed_pairs(call.mask, call.grid)
@@ -473,13 +482,13 @@ def prefers_bias(call: Call) -> bool:
 
     A mask with tensors is made into one only for `efficient_attention`, which gives rows without keys zeros.
     """
-    efficient = starts_slowly(call.grid) and call.q.shape[1] == call.k.shape[1]
-    return takes_bias(call) and not in_cuda_graph() and (efficient or not call.mask.tensors())
+    return takes_bias(call) and not in_cuda_graph() and (runs_efficient(call) or not call.mask.tensors())
 
 
-def starts_slowly(grid: PairGrid) -> bool:
-    """Whether starting kernels takes longer than the kernels, so that `efficient_attention` is worth its time."""
-    return grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
+def runs_efficient(call: Call) -> bool:
+    """Whether `efficient_attention` runs the call, once its mask is a bias."""
+    alike = call.q.shape[1] == call.k.shape[1]
+    return takes_bias(call) and alike and is_efficient(call.q, call.k, costs.trains(call))
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:

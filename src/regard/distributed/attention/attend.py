@@ -233,17 +233,17 @@ class ShardedAttention(torch.autograd.Function):
 
 
 class SumGradient(torch.autograd.Function):
-    """A tensor that all ranks share; its gradient is summed over them, in their order."""
+    """A tensor that all ranks share, in a type; its gradient is summed over them in that type, in their order."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layout: Layout) -> Tensor:
-        ctx.layout = layout
-        return x.view_as(x)
+    def forward(ctx: Any, x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+        ctx.layout, ctx.dtype = layout, x.dtype
+        return x.view_as(x) if x.dtype == dtype else x.to(dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return sum_in_order(grad, ctx.layout), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return sum_in_order(grad, ctx.layout).to(ctx.dtype), None, None
 
 
 class SumRanks(torch.autograd.Function):
@@ -280,9 +280,13 @@ def share_gradients(parts: Parts, layout: Layout) -> Parts:
 
 
 def share_tensors(part: P, layout: Layout) -> P:
-    """A part whose own tensors get the sum of all ranks' gradients."""
+    """A part whose own tensors get the sum of all ranks' gradients.
+
+    Those of scores, positions and sinks are sums over all pairs, in which most may cancel: they are summed in float32.
+    """
+    every_pair = isinstance(part, Score | Position | Sink)
     learned = {
-        f.name: SumGradient.apply(x, layout)
+        f.name: SumGradient.apply(x, layout, torch.promote_types(x.dtype, torch.float32) if every_pair else x.dtype)
         for f in fields(part)  # type: ignore[arg-type]
         if isinstance(x := getattr(part, f.name), Tensor) and x.requires_grad
     }
