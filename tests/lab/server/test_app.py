@@ -296,6 +296,12 @@ def test_stopping_what_has_ended_changes_nothing(client: Client, slow: Any) -> N
         assert (status, answer["state"]) == (200, "done")
 
 
+def test_a_request_on_its_way_is_waiting(client: Client, lab: Lab) -> None:
+    status, answer, _ = client.send("GET", "/api/job/on-its-way", X_Job="on-its-way")
+    assert (status, answer["state"], answer["total"]) == (200, "waiting", 0)
+    assert lab.jobs.find("on-its-way") is None and client.send("GET", "/api/job/on-its-way")[0] == 404
+
+
 def test_a_request_can_be_stopped_before_it_comes(client: Client, slow: Any) -> None:
     _, stopped = slow
     for _ in range(2):

@@ -231,13 +231,14 @@ class Handlers:
     async def job(self, request: Request) -> Response:
         """The progress of a job; DELETE cancels it, or changes nothing where it has ended.
 
-        A page that leaves cancels the request that it has named, which may not have come yet and may never come. It
-        says so with the name as `x-job` again; names of which nobody says so are not found.
+        A page asks about a request that it has named, or cancels it, also while it is on its way, where it may get
+        lost. It says so with the name as `x-job` again; names of which nobody says so are not found.
         """
         name, jobs = request.path_params["name"], self.lab.jobs
-        if request.method == "DELETE" and job_name(request) == name:
+        named = job_name(request) == name
+        if request.method == "DELETE" and named:
             return json_response(jobs.withdraw(name).as_dict())
-        job = jobs.find(name)
+        job = jobs.find(name) or (Job(name) if named else None)
         if job is None:
             return error_response(404, "There is no such job; it may have ended long ago.")
         if request.method == "DELETE":

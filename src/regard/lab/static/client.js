@@ -94,6 +94,6 @@ async function read(held) {
 }
 
 async function progress(job, tell) {
-  const response = await fetch(`/api/job/${job}`).catch(() => null);
+  const response = await fetch(`/api/job/${job}`, { headers: { "X-Job": job } }).catch(() => null);
   if (response?.ok) tell(await response.json());
 }
