@@ -69,7 +69,7 @@ OLDEST_TESTS := tests/models/checkpoint tests/data tests/train/test_run.py tests
 oldest:
 	rm -rf build/oldest && $(PYTHON) -m venv build/oldest && build/oldest/bin/pip install -q "$(OLDEST_TORCH)"
 	$(PYTHON) requirements/lower_bounds.py > build/oldest/constraints.txt
-	build/oldest/bin/pip install -q -c build/oldest/constraints.txt -e ".[all]" pytest pytest-timeout hypothesis conllu httpx
+	build/oldest/bin/pip install -q -c build/oldest/constraints.txt -e ".[all]" pytest pytest-timeout hypothesis conllu "httpx<0.28"
 	build/oldest/bin/python -m pytest $(OLDEST_TESTS) -q -k "not transformers and not quick_bench"
 
 sbom: .venv/test.stamp
