@@ -17,7 +17,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from datetime import date, timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from peak_memory import PeakMemory
 from regard import machine
 from regard.data.graphs import Graph, read_nodes
 from regard.distributed import ShardedEdges, shard_graph
@@ -68,35 +68,6 @@ def make_model(name: str) -> Model:
         return GraphEncoderConfig(FEATURES, StackConfig(dim=DIM, layers=2, heads=HEADS), head).build()
     version = 1 if name == "gat" else 2
     return GATConfig(FEATURES, CLASSES, DIM, layers=2, heads=HEADS, version=version).build()
-
-
-class PeakMemory:
-    """The most anonymous memory of this process since it was opened, in MB, looked at every hundredth of a second."""
-
-    def __enter__(self) -> PeakMemory:
-        self.before = self.peak = anonymous_memory()
-        self.closed = threading.Event()
-        self.thread = threading.Thread(target=self.watch, daemon=True)
-        self.thread.start()
-        return self
-
-    def watch(self) -> None:
-        while not self.closed.wait(0.01):
-            self.peak = max(self.peak, anonymous_memory())
-
-    def __exit__(self, *_: object) -> None:
-        self.closed.set()
-        self.thread.join()
-
-    @property
-    def used(self) -> float:
-        return self.peak - self.before
-
-
-def anonymous_memory() -> float:
-    """MB of this process that are no mapped file."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
 
 
 def read_rank(rank: int, ranks: int, graph: Path) -> tuple[Graph, Tensor | ShardedEdges, slice | Tensor, dict]:
@@ -140,7 +111,8 @@ def run_rank(rank: int, ranks: int, name: str, graph: Path, out: Path) -> None:
         numbers["read"] = round(time.monotonic() - start, 1)
         if name != "read":
             numbers |= run_model(name, (parts[0], parts[1], parts[2]), out, ranks)
-    (out / f"{rank}.json").write_text(json.dumps({**numbers, "memory": round(memory.used)}))
+    numbers |= {"allocated": memory.allocated, "resident": memory.resident}
+    (out / f"{rank}.json").write_text(json.dumps(numbers))
     if ranks > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -181,7 +153,8 @@ def measure(nodes: int, edges: int, ranks: list[int], models: list[str], graph: 
             row = {
                 "model": name,
                 "ranks": count,
-                "memory of a rank (MB)": [one["memory"] for one in numbers],
+                "allocated by a rank (MB)": [one["allocated"] for one in numbers],
+                "resident of a rank (MB)": [one["resident"] for one in numbers],
                 "seconds": {
                     key: max(one[key] for one in numbers)
                     for key in ("read", "forward", "backward")

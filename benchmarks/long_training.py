@@ -5,8 +5,10 @@
 A small language model with rotary positions and a causal window reads blocks of that many tokens, with
 `sequence_parallel` set to the number of processes (gloo). Written to `benchmarks/results/long_training.json`: losses
 of every step, their greatest difference from one process and that of the weights after the last, and the peak memory
-of a process above what it had after training on short blocks. Losses are float32 sums over the block: 131,072 of them
-are exact to 2.4e-7.
+of a process above what it had after training on short blocks, as `peak_memory.py` measures it. `resident` is measured
+twice: with malloc as it is, which keeps freed blocks for the next ones, and with blocks of a megabyte or more given
+back at once (`MALLOC_MMAP_THRESHOLD_`), which takes time. Losses are float32 sums over the block: 131,072 of them are
+exact to 2.4e-7.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from peak_memory import PeakMemory
 from regard import machine
 from regard.data.text import Document
 from regard.settings import Training
@@ -37,14 +40,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "long_training.json"
 WINDOW, DIM, LAYERS, HEADS = 255, 64, 2, 4
 WARM_TOKENS = 1024
-
-
-def memory(field: str) -> int:
-    """`VmRSS` or `VmHWM` (the peak) of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    return 0
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+"""Makes glibc map every block of a megabyte by itself, and unmap it when it is freed."""
 
 
 def make_trainer(tokens: int, steps: int, ranks: int, folder: Path, losses: list[float]) -> Trainer:
@@ -72,15 +69,36 @@ def train(tokens: int, steps: int, ranks: int, out: Path) -> None:
     losses: list[float] = []
     make_trainer(WARM_TOKENS, 1, ranks, out / "warm", []).fit()
     trainer = make_trainer(tokens, steps, ranks, out / "run", losses)
-    before, started = memory("VmRSS"), time.time()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
-    trainer.fit()
-    own = {"memory": memory("VmHWM") - before, "seconds": time.time() - started, "losses": losses}
+    started = time.time()
+    with PeakMemory() as memory:
+        trainer.fit()
+    seconds = time.time() - started
+    own = {"allocated": memory.allocated, "resident": memory.resident, "seconds": seconds, "losses": losses}
     (out / f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(own))
 
 
 def measure(tokens: int, steps: int, ranks: int) -> tuple[dict, dict[str, Tensor]]:
     """What so many processes found, and the weights after the last step."""
+    found, weights = run_ranks(tokens, steps, ranks, {})
+    returned, _ = run_ranks(tokens, steps, ranks, GIVE_BACK)
+    if returned[0]["losses"] != found[0]["losses"]:
+        raise SystemExit(f"{ranks} processes: two runs have different losses")
+    row = {
+        "ranks": ranks,
+        "losses": found[0]["losses"],
+        "allocated by a rank, MB": [one["allocated"] for one in found],
+        "resident of a rank, MB": [one["resident"] for one in found],
+        "seconds": round(found[0]["seconds"], 1),
+        "freed blocks given back": {
+            "resident of a rank, MB": [one["resident"] for one in returned],
+            "seconds": round(returned[0]["seconds"], 1),
+        },
+    }
+    return row, weights
+
+
+def run_ranks(tokens: int, steps: int, ranks: int, variables: dict[str, str]) -> tuple[list[dict], dict[str, Tensor]]:
+    """What each of so many processes found, and the weights after the last step."""
     with tempfile.TemporaryDirectory() as folder:
         own = [
             __file__,
@@ -95,19 +113,13 @@ def measure(tokens: int, steps: int, ranks: int) -> tuple[dict, dict[str, Tensor
             "--child",
         ]
         launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks > 1 else []
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **variables}
         subprocess.run([sys.executable, *launcher, *own], check=True, env=environment)
         found = [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(ranks)]
         latest = CheckpointStore(Path(folder) / "run" / "checkpoints").latest()
         assert latest is not None
         weights = {name: x.clone() for name, x in read_tensors(latest[1] / "model.safetensors").items()}
-    row = {
-        "ranks": ranks,
-        "losses": found[0]["losses"],
-        "peak memory of a rank, MB": [round(one["memory"] / 1e6) for one in found],
-        "seconds": round(found[0]["seconds"], 1),
-    }
-    return row, weights
+    return found, weights
 
 
 def main() -> None:

@@ -1,13 +1,15 @@
 """Prints constraints that pin every dependency of a user to the oldest version that pyproject.toml allows.
 
     python requirements/lower_bounds.py > constraints.txt          (make oldest)
+    python requirements/lower_bounds.py torch                      its line alone
 
-torch is left out: the Makefile installs it first. The oldest of the other packages were built for NumPy 1.
+torch is left out of all lines: the Makefile installs it first. The oldest of the other packages were built for NumPy 1.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -27,5 +29,15 @@ def lower_bounds(pyproject: str) -> list[str]:
     return [*OTHERS, *(f"{name}=={version}" for name, version in sorted(bounds.items()))]
 
 
+def torch_bound(pyproject: str) -> str:
+    """`torch==version` for the lower bound of torch."""
+    (needed,) = tomllib.loads(pyproject)["project"]["dependencies"]
+    bound = BOUND.fullmatch(needed)
+    if bound is None or bound[1] != "torch":
+        raise SystemExit(f"no lower bound of torch alone: {needed}")
+    return f"torch=={bound[2]}"
+
+
 if __name__ == "__main__":
-    print("\n".join(lower_bounds((Path(__file__).parents[1] / "pyproject.toml").read_text("utf8"))))
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text("utf8")
+    print(torch_bound(text) if sys.argv[1:] == ["torch"] else "\n".join(lower_bounds(text)))

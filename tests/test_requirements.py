@@ -29,6 +29,8 @@ def test_lower_bounds_are_those_of_the_project() -> None:
     train = tomllib.loads(text)["project"]["optional-dependencies"]["train"]
     assert all(f"{name}>={bounds[name]}" in train for name in ("safetensors", "tokenizers", "accelerate", "typer"))
     assert "torch" not in bounds
+    (needed,) = tomllib.loads(text)["project"]["dependencies"]
+    assert load_script("lower_bounds").torch_bound(text).replace("==", ">=") == needed
 
 
 def test_a_report_of_pip_becomes_lines() -> None:

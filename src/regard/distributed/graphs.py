@@ -26,13 +26,13 @@ from .exchange import compare, gather_counts, message_device, send_rows, sum_ove
 from .partition import partition_edges, partition_runs
 from .shard import resolve_mesh
 
-BLOCK = 1 << 20
-"""Edges that are sent and numbered together."""
+BLOCK = 1 << 18
+"""Edges that are sent and numbered together: memory of about 75 bytes for each, whatever the number of ranks."""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphLayout:
-    """The nodes of a graph shared out: `owner [nodes]` has the rank of each.
+    """The nodes of a graph shared out: `owner [nodes]` has the rank of each, in 16 bits.
 
     `own` are this rank's nodes, `edges` its part of the graph for `GraphAttention` and other layers: rows are its own
     nodes, columns these and then the halo. `sends[r]` are the rows that rank r needs, `receives[r]` how many come from
@@ -178,7 +178,8 @@ def shard_graph(
     compare(
         group, lambda: check_graph(edges, nodes, ranks, owner, features), digest(edges, nodes, owner, parts), "graphs"
     )
-    owner = broadcast_owner(edges, nodes, ranks, rank, group, parts) if owner is None else owner.long().cpu()
+    owner = broadcast_owner(edges, nodes, ranks, rank, group, parts) if owner is None else owner.cpu()
+    owner = owner.to(torch.int16 if ranks < 1 << 15 else torch.int32)  # every rank has it for all nodes
     own = (owner == rank).nonzero()[:, 0]
     loops = len(own) if self_loops else 0
     index, own_features = find_own_edges(edges, features, owner, rank, group if parts else None, loops)
@@ -214,7 +215,8 @@ def check_graph(edges: Tensor, nodes: int, ranks: int, owner: Tensor | None, fea
 def local_numbers(nodes: Tensor, own: Tensor, halo: Tensor, owner: Tensor) -> Tensor:
     """The rows of nodes among a rank's own and the halo behind them, which is sorted by owner and number."""
     count = len(owner)
-    rows = torch.searchsorted(owner[halo] * count + halo, owner[nodes] * count + nodes) + len(own)
+    places, wanted = (owner[x].long() * count + x for x in (halo, nodes))
+    rows = torch.searchsorted(places, wanted) + len(own)
     if not len(own):
         return rows
     place = torch.searchsorted(own, nodes).clamp(max=len(own) - 1)

@@ -168,7 +168,7 @@ def draw_image(
     axes.patch.set(facecolor=BACKGROUND, edgecolor=HATCH, hatch="/////", linewidth=0.0)
     pixels = numpy.ma.masked_array(values.numpy(), hidden.numpy())
     # where cells are smaller than a few pixels the nearest alone would hide its neighbours
-    interpolation = "nearest" if max(values.shape) <= 256 else "auto"
+    interpolation = "nearest" if max(values.shape) <= 256 else "antialiased"
     image = axes.imshow(pixels, aspect="auto", interpolation=interpolation, cmap=cmap, norm=norm)
     axes.set_box_aspect(size[1] / size[0])
     axes.tick_params(length=2, color="#9aa1b3", labelcolor="#3c4254")

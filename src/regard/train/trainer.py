@@ -280,11 +280,12 @@ class Trainer:
         accelerator, device = self.accelerator, self.accelerator.device
         total, share = torch.zeros((), device=device), accelerator.num_processes / count.to(device)
         for n, (batch, counts) in enumerate(batches):
-            moved = {name: to_device(x, device) for name, x in batch.items() if name != "count"}
+            given = {name: x for name, x in batch.items() if name != "count"}
             sync = nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model)
-            with sync, self.shard(moved) as (own, weight):
+            with sync, self.shard(given) as (own, weight):
+                moved = {name: to_device(x, device) for name, x in own.items()}
                 with accelerator.autocast():
-                    loss = self.task.loss(self.model, own, self.training.label_smoothing) * (counts * weight)
+                    loss = self.task.loss(self.model, moved, self.training.label_smoothing) * (counts * weight)
                 accelerator.backward(loss * share)
             total += loss.detach()
         norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.max_grad_norm or float("inf"))

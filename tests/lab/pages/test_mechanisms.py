@@ -101,6 +101,16 @@ def test_the_window_is_dragged_by_a_slider_and_in_the_map(open_lab):
     assert torch.equal(~read_masked(page, 24, 24), (rg.Causal() & rg.Window(before=reach)).dense(24, 24).view(24, 24))
 
 
+def test_a_slider_that_outruns_its_requests_leaves_no_error(open_lab):
+    page = open_lab("mechanisms?lang=en&queries=24&keys=24&position=-&mask=Causal() %26 Window(before=3)")
+    page.locator("[data-slider=before]").evaluate(
+        "node => { for (let n = 0; n < 30; n++) {"
+        " node.value = 3 + n % 9; node.dispatchEvent(new Event('input', {bubbles: true})); } }"
+    )
+    page.ready()
+    assert torch.equal(~read_masked(page, 24, 24), (rg.Causal() & rg.Window(before=5)).dense(24, 24).view(24, 24))
+
+
 def test_the_bias_of_the_chosen_head_is_in_the_map(open_lab):
     page = open_lab("mechanisms?lang=en&queries=16&keys=16&position=Alibi()&mask=Causal()&shown=2")
     read = "() => Array.from({length: 256}, (_, n) => window.lab.cell(Math.floor(n / 16), n % 16).value)"

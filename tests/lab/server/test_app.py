@@ -287,6 +287,33 @@ def test_work_tells_how_far_it_is_and_can_be_stopped(client: Client, slow: Any) 
     assert client.send("GET", "/api/job/mine-1")[1]["state"] == "cancelled"
 
 
+def test_stopping_what_has_ended_changes_nothing(client: Client, slow: Any) -> None:
+    gate, _ = slow
+    gate.set()
+    assert client.send("POST", "/api/formula/slow", {}, X_Job="mine-2")[0] == 200
+    for sent in ({}, {"X_Job": "mine-2"}):
+        status, answer, _ = client.send("DELETE", "/api/job/mine-2", **sent)
+        assert (status, answer["state"]) == (200, "done")
+
+
+def test_a_request_on_its_way_is_waiting(client: Client, lab: Lab) -> None:
+    status, answer, _ = client.send("GET", "/api/job/on-its-way", X_Job="on-its-way")
+    assert (status, answer["state"], answer["total"]) == (200, "waiting", 0)
+    assert lab.jobs.find("on-its-way") is None and client.send("GET", "/api/job/on-its-way")[0] == 404
+
+
+def test_a_request_can_be_stopped_before_it_comes(client: Client, slow: Any) -> None:
+    _, stopped = slow
+    for _ in range(2):
+        status, answer, _ = client.send("DELETE", "/api/job/early", X_Job="early")
+        assert (status, answer["state"]) == (200, "cancelled")
+    assert client.send("POST", "/api/formula/slow", {}, X_Job="early")[0] == 499
+    assert not stopped  # it has never begun
+    assert client.send("GET", "/api/job/early")[1]["state"] == "cancelled"
+    assert client.send("DELETE", "/api/job/unknown", X_Job="another")[0] == 404
+    assert client.send("DELETE", "/api/job/no%20name", X_Job="no name")[0] == 404
+
+
 def test_whoever_goes_away_stops_the_work(client: Client, slow: Any, lab: Lab) -> None:
     _, stopped = slow
     connection = http.client.HTTPConnection(client.host, timeout=20)

@@ -229,7 +229,16 @@ class Handlers:
         return json_response({"upload": self.lab.store_upload(data), "bytes": len(data)})
 
     async def job(self, request: Request) -> Response:
-        job = self.lab.jobs.find(request.path_params["name"])
+        """The progress of a job; DELETE cancels it, or changes nothing where it has ended.
+
+        A page asks about a request that it has named, or cancels it, also while it is on its way, where it may get
+        lost. It says so with the name as `x-job` again; names of which nobody says so are not found.
+        """
+        name, jobs = request.path_params["name"], self.lab.jobs
+        named = job_name(request) == name
+        if request.method == "DELETE" and named:
+            return json_response(jobs.withdraw(name).as_dict())
+        job = jobs.find(name) or (Job(name) if named else None)
         if job is None:
             return error_response(404, "There is no such job; it may have ended long ago.")
         if request.method == "DELETE":
@@ -256,8 +265,7 @@ class Handlers:
             return error_response(error.status, error.message)
         except ClientDisconnect:
             return error_response(499, "The client disconnected.")
-        name = request.headers.get("x-job", "")  # a page names its request to read its progress
-        job = Job(name if re.fullmatch(r"[\w-]{1,64}", name) else "")
+        job = Job(job_name(request))
         try:
             future = self.lab.jobs.submit(job, lambda job: encode_answer(call(self.lab, body, job)))
         except QueueFull as error:
@@ -277,6 +285,12 @@ class Handlers:
 
     async def server_error(self, request: Request, error: Exception) -> Response:
         return error_response(500, f"The lab failed: {type(error).__name__}. Its terminal shows where.")
+
+
+def job_name(request: Request) -> str:
+    """The name that a page gives its request, to read its progress and to cancel it."""
+    name = request.headers.get("x-job", "")
+    return name if re.fullmatch(r"[\w-]{1,64}", name) else ""
 
 
 def response_of(done: asyncio.Future) -> Response:

@@ -47,6 +47,7 @@ class Job:
         self.done, self.total = 0, 0
         self.message: Message = ""
         self.cancelled = threading.Event()
+        self.withdrawn = False  # cancelled before its request came
 
     def report(self, done: int, total: int, message: Message = "") -> None:
         """Set the progress; raises `Cancelled` when the job is cancelled."""
@@ -95,14 +96,32 @@ class JobQueue:
                     "Try again when some have finished."
                 )
             self.pending += 1
+            early = self.jobs.get(job.name)
+            if early is not None and early.withdrawn:
+                job.cancel()
             if job.name:
-                self.jobs[job.name] = job
-                ended = [name for name, job in self.jobs.items() if job.state not in ("waiting", "running")]
-                for name in ended[: max(0, len(self.jobs) - MAX_JOBS)]:
-                    del self.jobs[name]
+                self.record(job)
         future = self.pool.submit(self.run, job, call)
         future.add_done_callback(self.count_down)
         return future
+
+    def record(self, job: Job) -> None:
+        """Make a job known by its name. Of more than `MAX_JOBS` the oldest that have ended are dropped."""
+        self.jobs[job.name] = job
+        ended = [name for name, job in self.jobs.items() if job.state not in ("waiting", "running")]
+        for name in ended[: max(0, len(self.jobs) - MAX_JOBS)]:
+            del self.jobs[name]
+
+    def withdraw(self, name: str) -> Job:
+        """Cancel the job of that name, or the one that is to come under it: a cancellation may overtake its request."""
+        with self.lock:
+            job = self.jobs.get(name)
+            if job is None:
+                job = Job(name)
+                job.state, job.withdrawn = "cancelled", True
+                self.record(job)
+        job.cancel()
+        return job
 
     def run(self, job: Job, call: Callable[[Job], Result]) -> Result:
         """The result of the call; sets the job's state on the way."""

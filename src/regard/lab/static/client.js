@@ -66,7 +66,8 @@ export class Client {
   async #send(path, body, signal, onProgress) {
     const job = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random().toString(16).slice(2)}`, text = JSON.stringify(body);
     const watch = onProgress && setInterval(() => progress(job, onProgress), 400);
-    const cancel = () => fetch(`/api/job/${job}`, { method: "DELETE" }).catch(() => {});
+    // with the name: the server may not have the request yet, and then it is cancelled when it comes
+    const cancel = () => fetch(`/api/job/${job}`, { method: "DELETE", headers: { "X-Job": job } }).catch(() => {});
     signal?.addEventListener("abort", cancel, { once: true });
     try {
       const response = await fetch(`/api/${path}`, { method: "POST", body: text, signal, headers: { "Content-Type": "application/json", "X-Job": job } });
@@ -93,6 +94,6 @@ async function read(held) {
 }
 
 async function progress(job, tell) {
-  const response = await fetch(`/api/job/${job}`).catch(() => null);
+  const response = await fetch(`/api/job/${job}`, { headers: { "X-Job": job } }).catch(() => null);
   if (response?.ok) tell(await response.json());
 }

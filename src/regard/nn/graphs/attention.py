@@ -114,6 +114,7 @@ class GraphAttention(nn.Module):
         if isinstance(graph, ShardedEdges | FeaturedEdges) and graph.layout is not None:
             source, *rest = graph.layout.exchange_all(*([source] if value is source else [source, value]))
             value = rest[0] if rest else source
+            target = target.contiguous()  # a part of one product with values, which are copied with those of the halo
         of_edges = None
         if isinstance(graph, FeaturedEdges):
             terms = self.edge_terms(graph)

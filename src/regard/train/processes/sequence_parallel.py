@@ -59,7 +59,7 @@ class SequenceParallel:
 
     @contextmanager
     def shard(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
-        """While open, this process's tokens of a batch, and the weight of its loss.
+        """While open, this process's tokens of a batch, where they are, and the weight of its loss.
 
         Losses of tokens add up over the group. A loss of whole inputs is computed by every process, as is a batch with
         fewer tokens than processes, and each counts a part of it.
@@ -76,7 +76,8 @@ class SequenceParallel:
 
     def make_layout(self, batch: Batch, tokens: int) -> Layout:
         """The layout of a batch, chosen for all masks of the model."""
-        given = batch_mask(batch, tokens)
+        masked = {name: batch[name].to(self.device) for name in ("documents", "lengths") if name in batch}
+        given = batch_mask(masked, tokens)
         if given is not None or tokens not in self.layouts:
             masks = [mask if given is None else mask & given for mask in model_masks(self.model)]
             layout = make_layout(masks, tokens, self.group)
