@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
+from regard.bench.differential.oracle import Case, compare_backends
 
 pytestmark = pytest.mark.gpu
 
@@ -250,3 +251,16 @@ def test_repeated_calls_give_the_same_bits_and_the_formulas_results(name: str, t
         assert float(error) < 2e-2
     for _ in range(50):
         assert all(torch.equal(x, y) for x, y in zip(results("auto"), first, strict=True))
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_few_queries_of_float32_err_as_float32_does(queries: int, scale: float | None) -> None:
+    """Products of three TF32 products leave that of the rests out, which shows in scores that are not scaled."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        numbers = lambda *sizes: torch.randn(*sizes, dtype=torch.float64, generator=generator)  # noqa: B023, E731
+        q, k, v, table = numbers(2, 2, queries, 128), numbers(2, 2, 64, 128), numbers(2, 2, 64, 128), numbers(2, 64)
+        case = Case(q, k, v, rg.Dot(scale), rg.Bias(table, 32), dtype=torch.float32, seed=seed)
+        for found in compare_backends(case, ["triton"], "cuda"):
+            assert found.agrees, f"seed {seed}: {found}"

@@ -25,6 +25,7 @@ from ..tile_lists import TileLists, WorkItems, split_ranges
 from .kernels import merge_kernel, sum_splits_kernel
 
 PRECISION = "tf32x3"  # float32 products: three of tensor cores, whose sum is as exact as one without them
+FEW_QUERIES = 16  # up to which they are products of float32 instead: see `DotConfig.precision`
 LINE_STEP = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
 PROGRAMS_PER_SM = 3  # programs for each multiprocessor that the work should be enough for
 MIN_TILES = 16  # tiles of a work item of a split list, at least
@@ -106,6 +107,12 @@ class DotConfig(NamedTuple):
         # Vectors for keys are two more tiles in shared memory, which then holds fewer steps ahead.
         return shape._replace(stages=max(shape.stages - 1, 1)) if self.key_vectors else shape
 
+    @property
+    def precision(self) -> str:
+        """How products are computed. Few queries wait for the memory, and need not leave out the product of rests."""
+        few = self.grid.queries <= FEW_QUERIES
+        return "tf32" if self.dtype != torch.float32 else "ieee" if few else PRECISION
+
     def empty(self, *sizes: int) -> Tensor:
         return torch.empty(sizes, dtype=torch.float32, device=self.grid.device)
 
@@ -127,7 +134,7 @@ class DotConfig(NamedTuple):
             CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, BY_THREAD=self.pairs_alone,
             ALIGNED=self.pairs is not None and self.pairs.vectors(grid.keys), SINK=self.sink,
             EXACT_WEIGHTS=self.exact_weights,
-            PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
+            PRECISION=self.precision, PAIRS=self.dtype.itemsize == 2,
         )  # fmt: skip
 
 
