@@ -13,6 +13,7 @@ import regard as rg
 from regard.models.config import as_dict, from_dict
 from regard.tasks.architecture import Architecture, unused_parts
 
+from .oracle import Case, compare_backends
 from .test_errors import assert_refused, tensors
 
 Q, K, V = (torch.randn(2, 4, n, 8, dtype=torch.float64) for n in (5, 7, 7))
@@ -124,6 +125,22 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     "a bias of other keys": (lambda: call(bias=rg.PairBias(torch.zeros(5, 6))), ["[5, 6]", "[2, 4, 5, 7]"]),
     "a bias elsewhere": (lambda: call(bias=rg.PairBias(torch.zeros(5, 7, device="meta"))), ["PairBias", "meta"]),
 }
+
+
+@pytest.mark.parametrize("layout", ["by token", "by feature"])
+def test_torch_kernels_take_a_sink_with_any_layout(layout: str) -> None:
+    """torch's kernel of a CPU takes each token's numbers to follow one another, and says nothing where they do not."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, n, 8, dtype=torch.float64, generator=generator) for n in (5, 7, 7))
+    case = Case(q, k, v, rg.Dot(), dtype=torch.float32, layout=layout, sink=rg.Sink(torch.ones(2, dtype=torch.float64)))
+    for found in compare_backends(case, ["sdpa", "blockwise"]):
+        assert found.agrees, found
+    x, sink = torch.randn(1, 2, 5, 8, requires_grad=True), rg.Sink(0.5)
+    grad = torch.arange(80.0).view(1, 2, 8, 5).mT
+    ours, want = (
+        torch.autograd.grad(rg.attend(x, x, x, sink=sink, backend=name), x, grad)[0] for name in ("sdpa", "reference")
+    )
+    torch.testing.assert_close(ours, want, atol=1e-4, rtol=1e-5)
 
 
 def call(**parts: Any) -> Tensor:

@@ -28,8 +28,8 @@ from .parts.positions import DistanceBias, KeyVectors, Position, RelativeVectors
 from .parts.scores import Additive, Cosine, Dot, Score
 from .parts.sink import Sink
 
-FEW_ENTRIES = 8
-"""Entries of a table by distance, at most, whose gradients sum over so many keys that most of a row cancels."""
+FEW_ENTRIES, FEW_ROWS = 8, 16
+"""Entries of a table by distance, or rows of queries, at most, where most of a gradient's sum cancels."""
 
 
 @dataclass(frozen=True)
@@ -283,18 +283,19 @@ def lower(call: Call) -> LoweredCall:
         edge_bias=edge_fields[0],
         edge_keys=edge_fields[1],
         edge_values=edge_fields[2],
-        exact_table=position is not None and shows_rounding(position, call.v.dtype),
+        exact_table=position is not None and shows_rounding(position, call),
     )
 
 
-def shows_rounding(position: Position, dtype: torch.dtype) -> bool:
-    """Whether a gradient of the position's tensors would show weights that were rounded to a type.
+def shows_rounding(position: Position, call: Call) -> bool:
+    """Whether a gradient of the position's tensors would show weights that were rounded to the type of v.
 
-    So it is where they are more exact themselves, and where a table has few entries: the sum over most keys of a row
-    is nearly 0, so that the rounding of its terms is what is left.
+    So it is where they are more exact themselves, where a table has few entries, and where there are few rows: the sum
+    over most keys of a row is nearly 0, so that the rounding of its terms is what is left.
     """
-    wide = any([x.dtype.itemsize > dtype.itemsize for x in position.tensors().values()])
-    return wide or any([x.shape[1] <= FEW_ENTRIES for x in position.tables()])
+    if any([x.dtype.itemsize > call.v.dtype.itemsize for x in position.tensors().values()]):
+        return True
+    return call.q.shape[2] <= FEW_ROWS or any([x.shape[1] <= FEW_ENTRIES for x in position.tables()])
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

@@ -40,10 +40,11 @@ LEARNED_COST = 1.6  # of a pair of tiles with a table that is learned: its gradi
 LEARNED_PRODUCTS = 700.0  # µs of torch's operations for that gradient, where products are taken
 OPERATIONS = 1.7  # times as long the host starts products with a bias, or with a mask whose rows may be without keys
 # Few queries wait for the keys: ps for each number of the keys (and one of the values), and µs for each key head of the
-# batch, by bytes of a number.
-READ_BY_FUSED = {2: (0.0, 0.03), 4: (0.0, 0.03)}
-READ_BY_TILES = {2: (0.6, 0.035), 4: (5.0, 0.012)}
-READ_BY_PRODUCTS = {2: (8.0, 0.035), 4: (3.5, 0.01)}
+# batch, and for each key where one program reads them all, by bytes of a number.
+READ_BY_FUSED = {2: (1.0, 0.03, 0.0), 4: (26.0, 0.03, 0.09)}
+READ_BY_TILES = {2: (0.9, 0.035, 0.0), 4: (5.0, 0.012, 0.0)}
+READ_BY_PRODUCTS = {2: (2.0, 0.035, 0.0), 4: (3.5, 0.01, 0.0)}
+REPEATED = 4.0  # times as long products of half types take where heads share keys
 WIDEST_PLAIN, WIDEST_MASKED = 256, 128  # head_dims up to which torch's kernels take heads that share keys
 WEIGHTS = 1 << 25  # that products may store where our kernels could run the call in memory linear in the sequence
 WEIGHTS_ALONE = 1 << 28  # the same where they could not
@@ -188,7 +189,8 @@ def tiles_time(call: Call, limit: float) -> float:
     few = call.grid.queries <= SPLIT_QUERIES  # which need no lists
     least = (costs.lists / LAYERS if new_mask and not few else 0.0) + (costs.learned if learns else 0.0)
     if few:
-        return max(least + costs.tiles.host, read_time(call, READ_BY_TILES))
+        padded = (1 << (widest(call) - 1).bit_length()) / widest(call)  # which tiles are padded to
+        return max(least + costs.tiles.host, read_time(call, READ_BY_TILES) * padded)
     if least + costs.tiles.host >= limit:
         return least + costs.tiles.host
     counted = not isinstance(call.mask, Everything) and (not new_mask or reads_contents(call))
@@ -209,14 +211,16 @@ def products_time(call: Call, tiled: bool) -> float:
     kernels = pass_costs(call).products
     learned = LEARNED_PRODUCTS if call.learns_position and trains(call) else 0.0
     made = OPERATIONS if call.mask.tensors() or call.adds_bias else 1.0
-    time = max(kernels.host * made, kernels.time(pairs, widest(call)), read_time(call, READ_BY_PRODUCTS))
-    return learned + time
+    repeated = REPEATED if call.q.dtype.itemsize == 2 and call.q.shape[1] != call.k.shape[1] else 1.0
+    read = read_time(call, READ_BY_PRODUCTS) * repeated
+    return learned + max(kernels.host * made, kernels.time(pairs, widest(call)), read)
 
 
-def read_time(call: Call, read: dict[int, tuple[float, float]]) -> float:
+def read_time(call: Call, read: dict[int, tuple[float, float, float]]) -> float:
     """µs for reading the keys, which takes longer than the pairs of few queries."""
-    number, head = read[min(call.q.dtype.itemsize, 4)]
-    return number * call.k.numel() * 1e-6 + head * call.k.shape[0] * call.k.shape[1]
+    number, head, key = read[min(call.q.dtype.itemsize, 4)]
+    time = number * call.k.numel() * 1e-6 + head * call.k.shape[0] * call.k.shape[1]
+    return max(time, key * call.k.shape[2])
 
 
 def reads_contents(call: Call) -> bool:

@@ -77,7 +77,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k and v, and on a GPU that of the sink."""
     q, k, v = kernel_inputs(p)
-    grad, causal, scale, sink = grad.to(q.dtype), isinstance(p.mask, Causal), p.scale, None
+    grad, causal, scale, sink = by_token(grad.to(q.dtype)), isinstance(p.mask, Causal), p.scale, None
     if p.needs_grad[8] and q.is_cuda:
         from ..kernels import sinks
 
@@ -101,9 +101,16 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
 
 
 def kernel_inputs(p: LoweredCall) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v in the type of the kernel: v's on a GPU, float32 at least on a CPU, as a learned sink needs it."""
+    """q, k and v as the kernel reads them: in the type of v on a GPU, in float32 at least on a CPU, as a learned sink
+    needs it; and each token's numbers one after another, which the CPU's kernel takes for granted."""
     dtype = p.v.dtype if p.v.is_cuda else torch.promote_types(p.v.dtype, torch.float32)
-    return p.q.to(dtype), p.k.to(dtype), p.v.to(dtype)
+    q, k, v = (x.to(dtype) for x in (p.q, p.k, p.v))
+    return by_token(q), by_token(k), by_token(v)
+
+
+def by_token(x: Tensor) -> Tensor:
+    """x with a contiguous last axis."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def choose_kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> int:
