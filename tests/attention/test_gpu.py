@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
+from regard.attention.parts.positions.disentangled import distance_entries
 from regard.bench.differential.oracle import Case, compare_backends
 
 pytestmark = pytest.mark.gpu
@@ -253,8 +254,15 @@ def test_repeated_calls_give_the_same_bits_and_the_formulas_results(name: str, t
         assert all(torch.equal(x, y) for x, y in zip(results("auto"), first, strict=True))
 
 
-@pytest.mark.parametrize("scale", [None, 1.0])
-@pytest.mark.parametrize("queries", [1, 3])
+def test_buckets_of_distances_are_those_of_a_cpu() -> None:
+    """At distance max_distance − 1 the quotient of the logarithms is 1, and its ceiling must not be of more."""
+    for half, most in ((20, 22), (12, 50), (128, 512), (40, 77)):
+        distance = torch.arange(-2 * most, 2 * most)
+        want = distance_entries(distance, 2 * half, most)
+        assert torch.equal(distance_entries(distance.cuda(), 2 * half, most).cpu(), want), (half, most)
+
+
+@pytest.mark.parametrize(("queries", "scale"), [(1, None), (3, None), (3, 1.0)])
 def test_few_queries_of_float32_err_as_float32_does(queries: int, scale: float | None) -> None:
     """Products of three TF32 products leave that of the rests out, which shows in scores that are not scaled."""
     for seed in range(20):

@@ -28,7 +28,7 @@ QUERIES = 128  # below which kernels of ours, which may split the keys, take les
 
 def unsupported_reason(call: Call) -> str | None:
     """Why these kernels cannot run a call with a sink; None when they can."""
-    grid, dims = call.grid, {call.q.shape[-1], call.v.shape[-1]}
+    grid, dims = call.grid, {call.k.shape[-1], call.v.shape[-1]}  # of k: a score may turn queries of another dim to it
     causal = isinstance(call.mask, Causal) and grid.queries == grid.keys
     rotates = call.position is None or call.position.rotates
     if not (causal or isinstance(call.mask, Everything)) or not rotates or call.bias is not None or call.dropout:
@@ -36,7 +36,7 @@ def unsupported_reason(call: Call) -> str | None:
     if isinstance(call.score, Dot) and call.score.factor(call.q.shape[-1]) <= 0:  # torch masks before it scales
         return "torch's kernels take a sink with a positive scale"
     if len(dims) > 1 or call.empty or torch.compiler.is_compiling():
-        return "torch's kernels take a sink outside compiled graphs, where q and v have one head_dim"
+        return "torch's kernels take a sink outside compiled graphs, where k and v have one head_dim"
     return None if call.q.device.type == "cpu" else gpu_reason(call)
 
 
@@ -46,7 +46,7 @@ def gpu_reason(call: Call) -> str | None:
         return "the gradients of torch's kernels may differ from call to call"
     if call.v.dtype not in (torch.float16, torch.bfloat16) or call.q.dtype != call.v.dtype:
         return "torch's fast kernels compute in half types"
-    if call.q.shape[-1] > HEAD_DIM or call.q.shape[-1] % STEP:
+    if call.k.shape[-1] > HEAD_DIM or call.k.shape[-1] % STEP:
         return f"torch's kernels take a head_dim of at most {HEAD_DIM}, a multiple of {STEP}, with a sink"
     if min(call.grid.queries, call.grid.keys) < QUERIES:
         return f"kernels of ours are faster with a sink and fewer than {QUERIES} queries or keys"

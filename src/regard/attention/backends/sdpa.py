@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from .. import costs
-from ..call import Call, lower, without_autocast
+from ..call import Call, lower, shows_rounding, without_autocast
 from ..execution import AttentionFunction, FunctionOfMask, Storage, mask_cache, tensor_cache
 from ..parts.mask import Mask, PairGrid
 from ..parts.masks import Causal, Everything
@@ -125,8 +125,10 @@ def tensor_reason(call: Call) -> str | None:
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
-    if biased and call.q.dtype != call.exact and not call.position.exact_in(call.q.dtype, call.grid):  # type: ignore[union-attr]
-        return f"{needs}, rounded to {call.q.dtype}"
+    if biased and call.position is not None and call.q.dtype != call.exact:
+        learns = call.learns_position and shows_rounding(call.position, call)
+        if learns or not call.position.exact_in(call.q.dtype, call.grid):
+            return f"{needs}, rounded to {call.q.dtype}"
     if call.q.device.type != "cpu" and not in_cuda_graph():
         return gpu_tensor_reason(call, biased, needs)
     if call.q.device.type != "cpu" and not call.mask.tensors():
@@ -233,8 +235,8 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
         return None
     # autocast, which has cast q, k and v, would change nothing here
     if needs_no_tensor(call):
-        if starts_at_once(call) and call.k.shape[2] <= EFFICIENT_KEYS:
-            return start_at_once(None, score.factor(call.q.shape[-1]), isinstance(call.mask, Causal))
+        if starts_at_once(call) and call.k.shape[2] <= EFFICIENT_KEYS and not costs.trains(call):
+            return start_at_once(None, score.factor(call.q.shape[-1]), False, isinstance(call.mask, Causal))
         return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
     return fixed_function(call, MaskAsTensor.of(call))
 
@@ -263,18 +265,18 @@ def plain_attention(scale: float | None, causal: bool, grouped: bool) -> Attenti
 
 def starts_at_once(call: Call) -> bool:
     """Whether a GPU's call is so small that it pays to save the host torch's search for a kernel."""
-    if torch.version.hip or costs.trains(call) or not runs_efficient(call):
+    if torch.version.hip or not runs_efficient(call):
         return False
     alike = call.q.dtype == call.k.dtype == call.v.dtype and call.q.shape[3] == call.v.shape[3]
     return alike and call.q.shape[3] <= EFFICIENT_DIM and call.q.shape[3] % ALIGNED == 0
 
 
-def start_at_once(bias: Tensor | None, scale: float, causal: bool = False) -> AttentionFunction:
-    """Attention without gradients by torch's kernel for biases, which takes the host less time than the others."""
+def start_at_once(bias: Tensor | None, scale: float, trains: bool, causal: bool = False) -> AttentionFunction:
+    """Attention by torch's kernel for biases, which takes the host less time than the others."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if are_aligned(q, k, v):
-            return efficient_attention(q, k, v, bias, False, 0.0, causal, scale=scale)[0]
+            return efficient_attention(q, k, v, bias, trains, 0.0, causal, scale=scale)[0]
         return scaled_dot_product_attention(q, k, v, bias, 0.0, causal, scale=scale)
 
     return attention
@@ -292,7 +294,7 @@ def masked_attention(
     """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
     biased = tensor.is_cuda and tensor.dtype == q.dtype != torch.float64 and not grouped
     trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if biased and is_efficient(q, k, trains) and are_aligned(q, k, v):
+    if biased and is_efficient(q.shape, k.shape[2], trains) and are_aligned(q, k, v):
         tensor = tensor.expand(*q.shape[:3], k.shape[2])
         output = efficient_attention(q, k, v, tensor, trains, 0.0, False, scale=scale)[0]
         return output if dead is None else output.masked_fill(dead, 0.0)
@@ -300,10 +302,11 @@ def masked_attention(
     return output if dead is None else output.masked_fill(dead, 0.0)
 
 
-def is_efficient(q: Tensor, k: Tensor, trains: bool) -> bool:
-    """Whether `efficient_attention` takes less time than the kernel that torch would choose."""
-    weights, dim = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2], q.shape[3]
-    if weights > GPU_SMALL or (q.shape[2] <= FEW_QUERIES and k.numel() > FEW_NUMBERS):
+def is_efficient(sizes: tuple[int, ...], keys: int, trains: bool) -> bool:
+    """Whether `efficient_attention` takes less time than the kernel that torch would choose, for queries of a shape."""
+    batch, heads, queries, dim = sizes
+    weights, numbers = batch * heads * queries * keys, batch * heads * keys * dim
+    if weights > GPU_SMALL or (queries <= FEW_QUERIES and numbers > FEW_NUMBERS):
         return False
     return not trains or dim <= 64 or (dim <= 128 and weights <= GPU_SMALL // 4)
 
@@ -330,6 +333,7 @@ class MaskAsTensor:
     bias: torch.dtype | None
     efficient: bool = False  # whether `efficient_attention` runs the calls, which gives rows of −∞ zeros
     at_once: bool = False  # whether `start_at_once` may
+    trains: bool = False
     compute: Callable[..., Tensor] = masked_attention
 
     @classmethod
@@ -337,7 +341,7 @@ class MaskAsTensor:
         scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
         grouped = call.q.shape[1] != call.k.shape[1]
         bias = call.q.dtype if prefers_bias(call) else None
-        return cls(call.grid, scale, grouped, bias, runs_efficient(call), starts_at_once(call))
+        return cls(call.grid, scale, grouped, bias, runs_efficient(call), starts_at_once(call), costs.trains(call))
 
     def function(self, mask: Mask) -> AttentionFunction:
         """Attention with that mask; its tensor is cached, for layers that share the mask."""
@@ -353,7 +357,8 @@ class MaskAsTensor:
                 q, k, v, tensor, 0.0, False, scale=scale, enable_gqa=grouped
             )
         if dead is None and self.at_once and self.compute is masked_attention and tensor.dtype == self.bias:
-            return start_at_once(tensor.expand(self.grid.batch, self.grid.heads, self.grid.queries, -1), scale)
+            bias = tensor.expand(self.grid.batch, self.grid.heads, self.grid.queries, -1)
+            return start_at_once(bias, scale, self.trains)
         return functools.partial(self.compute, tensor=tensor, dead=dead, scale=self.scale, grouped=self.grouped)
 
     def cached_attention(self, key: Hashable, make: Callable[[], MaskTensor]) -> AttentionFunction:
@@ -487,8 +492,10 @@ def prefers_bias(call: Call) -> bool:
 
 def runs_efficient(call: Call) -> bool:
     """Whether `efficient_attention` runs the call, once its mask is a bias."""
-    alike = call.q.shape[1] == call.k.shape[1]
-    return takes_bias(call) and alike and is_efficient(call.q, call.k, costs.trains(call))
+    if not takes_bias(call) or call.q.shape[1] != call.k.shape[1]:
+        return False
+    sizes = (*call.q.shape[:3], max(call.k.shape[3], call.v.shape[3]))  # to which `run` pads
+    return is_efficient(sizes, call.k.shape[2], costs.trains(call))
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -179,7 +179,10 @@ class Additive(Score):
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
         both = q.unsqueeze(3) + k.unsqueeze(2)  # [batch, heads, queries, keys, d]
         act = torch.tanh(both) if self.activation == "tanh" else torch.nn.functional.leaky_relu(both, self.slope)
-        return torch.einsum("bhijd,hd->bhij", act, self.weight.to(q.dtype))
+        weight = self.weight.to(q.dtype)
+        if q.is_cuda:  # where einsum copies all of it, with several heads and a batch
+            return (act @ weight[:, None, :, None])[..., 0]
+        return torch.einsum("bhijd,hd->bhij", act, weight)
 
 
 def check_cap(score: Score) -> None:

@@ -107,9 +107,10 @@ def distance_entries(distance: Tensor, entries: int, max_distance: int | None) -
     span = entries // 2
     if max_distance is not None:
         mid = span // 2
-        far = distance.abs().clamp(mid, max_distance).float()
+        # A GPU multiplies by 1 / mid where mid is a number of Python: ⌈1 + an ulp⌉ would be the next bucket.
+        far = distance.abs().clamp(mid, max_distance).float() / torch.full((), float(mid), device=distance.device)
         last = torch.log(torch.full((), (max_distance - 1) / mid, device=distance.device))
-        bucket = (torch.ceil(torch.log(far / mid) / last * (mid - 1)) + mid).long()
+        bucket = (torch.ceil(torch.log(far) / last * (mid - 1)) + mid).long()
         distance = torch.where(distance.abs() <= mid, distance, distance.sign() * bucket)
     return (distance + span).clamp(0, entries - 1)
 

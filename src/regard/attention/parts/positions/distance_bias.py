@@ -30,6 +30,9 @@ class Alibi(Position):
         if self.slopes is not None:
             check_heads("Alibi's slopes", self.slopes, q)
 
+    def tables(self) -> list[Tensor]:
+        return [] if self.slopes is None else [self.slopes[:, None]]  # of one number, which serves every distance
+
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return -self.head_slopes(q)[:, None, None] * distance.abs().to(q.dtype)
 
