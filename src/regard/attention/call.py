@@ -293,10 +293,12 @@ def shows_rounding(position: Position, call: Call) -> bool:
     So it is where they are more exact themselves, where a table has few entries, and where there are few rows: the sum
     over most keys of a row is nearly 0, so that the rounding of its terms is what is left.
     """
-    if any([x.dtype.itemsize > call.v.dtype.itemsize for x in position.tensors().values()]):
+    tables = position.tables()
+    if any([x.dtype.itemsize > call.v.dtype.itemsize or x.shape[1] <= FEW_ENTRIES for x in tables]):
         return True
-    few_rows = not torch.compiler.is_compiling() and call.q.shape[2] <= FEW_ROWS  # a graph serves every length
-    return few_rows or any([x.shape[1] <= FEW_ENTRIES for x in position.tables()])
+    return (
+        bool(tables) and not torch.compiler.is_compiling() and call.q.shape[2] <= FEW_ROWS
+    )  # a graph serves all lengths
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

@@ -45,7 +45,8 @@ READ_BY_FUSED = {2: (1.0, 0.03, 0.0), 4: (26.0, 0.03, 0.09)}
 READ_BY_TILES = {2: (0.9, 0.035, 0.0), 4: (5.0, 0.012, 0.0)}
 READ_BY_PRODUCTS = {2: (2.0, 0.035, 0.0), 4: (3.5, 0.01, 0.0)}
 REPEATED = 4.0  # times as long products of half types take where heads share keys
-WIDEST_PLAIN, WIDEST_MASKED = 256, 128  # head_dims up to which torch's kernels take heads that share keys
+WIDEST_PLAIN = 256  # head_dim up to which torch's kernels without a mask take heads that share keys
+REPEATED_NUMBERS = 1 << 24  # of keys that are repeated for heads that share them, at most
 WEIGHTS = 1 << 25  # that products may store where our kernels could run the call in memory linear in the sequence
 WEIGHTS_ALONE = 1 << 28  # the same where they could not
 PRODUCTS_FASTER = "products of all pairs take less time"
@@ -133,7 +134,7 @@ def fused_reason(call: Call, plain: bool, made: int, tiled: bool) -> str | None:
     They need no tensor besides q, k and v in a `plain` call. A tensor of biases of which only a few are kept costs the
     time that its `made` elements take. Our kernels can run the call if `tiled`.
     """
-    if call.empty or call.sink is not None or (plain and call.q.dtype.itemsize == 2):
+    if call.empty or call.sink is not None or (plain and call.q.dtype.itemsize == 2 and widest(call) <= WIDEST_PLAIN):
         return None
     if torch.compiler.is_compiling():  # a graph serves every length
         return "torch has no fused kernel for these" if tiled and not has_fused_kernel(call, plain) else None
@@ -178,8 +179,16 @@ def fused_time(call: Call, plain: bool) -> float:
 
 def has_fused_kernel(call: Call, plain: bool) -> bool:
     """Whether torch has a fused kernel for the call: where heads share keys it often stores every weight instead."""
-    wide = widest(call) > (WIDEST_PLAIN if plain else WIDEST_MASKED)
-    return call.q.shape[1] == call.k.shape[1] or (call.q.dtype.itemsize < 4 and not wide)
+    shared = plain and call.q.dtype.itemsize < 4 and widest(call) <= WIDEST_PLAIN
+    return call.q.shape[1] == call.k.shape[1] or shared or repeats_heads(call)
+
+
+def repeats_heads(call: Call) -> bool:
+    """Whether keys that heads share are repeated for torch's kernels on a GPU, where few take them as they are."""
+    plain = call.position is call.bias is None and isinstance(call.mask, Everything | Causal)
+    shared = plain and call.q.dtype.itemsize < 4 and widest(call) <= WIDEST_PLAIN
+    numbers = call.k.shape[0] * call.q.shape[1] * call.k.shape[2] * widest(call)
+    return call.q.is_cuda and not shared and numbers <= REPEATED_NUMBERS and not torch.compiler.is_compiling()
 
 
 def tiles_time(call: Call, limit: float) -> float:

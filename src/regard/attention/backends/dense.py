@@ -92,7 +92,8 @@ def function_of_mask(call: Call) -> FunctionOfMask | None:
 
 def mask_as_bias(call: Call) -> sdpa.MaskAsTensor:
     """How the mask becomes 0 and −∞, for `attention`."""
-    return replace(sdpa.MaskAsTensor.of(call), bias=call.exact, compute=attention)
+    grouped = call.q.shape[1] != call.k.shape[1]
+    return replace(sdpa.MaskAsTensor.of(call), grouped=grouped, repeated=False, bias=call.exact, compute=attention)
 
 
 def attention(

@@ -193,6 +193,8 @@ def run(call: Call) -> Tensor:
             dim = max(q.shape[-1], v.shape[-1])
             q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
         grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210, a comparison of symbolic sizes is no bool
+        if grouped and costs.repeats_heads(call):
+            k, v, grouped = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1]), False
         if needs_no_tensor(call):
             causal = isinstance(call.mask, Causal)
             output = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
@@ -237,7 +239,10 @@ def prepare_fixed(call: Call) -> AttentionFunction | None:
     if needs_no_tensor(call):
         if starts_at_once(call) and call.k.shape[2] <= EFFICIENT_KEYS and not costs.trains(call):
             return start_at_once(None, score.factor(call.q.shape[-1]), False, isinstance(call.mask, Causal))
-        return plain_attention(score.scale, isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1])
+        causal, grouped = isinstance(call.mask, Causal), call.q.shape[1] != call.k.shape[1]
+        if grouped and costs.repeats_heads(call):
+            return with_repeated_heads(plain_attention(score.scale, causal, False), call.q.shape[1])
+        return plain_attention(score.scale, causal, grouped)
     return fixed_function(call, MaskAsTensor.of(call))
 
 
@@ -263,11 +268,22 @@ def plain_attention(scale: float | None, causal: bool, grouped: bool) -> Attenti
     return functools.partial(scaled_dot_product_attention, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values, once for each of the query heads that share them."""
+    batch, own, *rest = x.shape
+    return x[:, :, None].expand(batch, own, heads // own, *rest).reshape(batch, heads, *rest)
+
+
+def with_repeated_heads(attention: AttentionFunction, heads: int) -> AttentionFunction:
+    """Attention whose keys and values are repeated before it."""
+    return lambda q, k, v: attention(q, repeat_heads(k, heads), repeat_heads(v, heads))
+
+
 def starts_at_once(call: Call) -> bool:
     """Whether a GPU's call is so small that it pays to save the host torch's search for a kernel."""
     if torch.version.hip or not runs_efficient(call):
         return False
-    alike = call.q.dtype == call.k.dtype == call.v.dtype and call.q.shape[3] == call.v.shape[3]
+    alike = call.q.dtype == call.k.dtype == call.v.dtype and call.k.shape[3] == call.v.shape[3] == call.q.shape[3]
     return alike and call.q.shape[3] <= EFFICIENT_DIM and call.q.shape[3] % ALIGNED == 0
 
 
@@ -334,14 +350,17 @@ class MaskAsTensor:
     efficient: bool = False  # whether `efficient_attention` runs the calls, which gives rows of −∞ zeros
     at_once: bool = False  # whether `start_at_once` may
     trains: bool = False
+    repeated: bool = False  # whether keys and values are repeated for heads that share them
     compute: Callable[..., Tensor] = masked_attention
 
     @classmethod
     def of(cls, call: Call) -> MaskAsTensor:
         scale = call.score.factor(call.q.shape[-1]) if isinstance(call.score, Dot) else 1.0
         grouped = call.q.shape[1] != call.k.shape[1]
+        repeated = grouped and costs.repeats_heads(call)
         bias = call.q.dtype if prefers_bias(call) else None
-        return cls(call.grid, scale, grouped, bias, runs_efficient(call), starts_at_once(call), costs.trains(call))
+        quick = runs_efficient(call), starts_at_once(call), costs.trains(call)
+        return cls(call.grid, scale, grouped and not repeated, bias, *quick, repeated)
 
     def function(self, mask: Mask) -> AttentionFunction:
         """Attention with that mask; its tensor is cached, for layers that share the mask."""
@@ -351,6 +370,11 @@ class MaskAsTensor:
 
     def attention(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
         """Attention with that tensor."""
+        attention = self.attention_alike(tensor, dead)
+        return with_repeated_heads(attention, self.grid.heads) if self.repeated else attention
+
+    def attention_alike(self, tensor: Tensor, dead: Tensor | None) -> AttentionFunction:
+        """Attention with that tensor, where keys are not shared or torch's kernel takes them as they are."""
         scale, grouped = self.scale, self.grouped
         if dead is None and not tensor.is_cuda and self.compute is masked_attention:
             return lambda q, k, v: scaled_dot_product_attention(
@@ -492,7 +516,7 @@ def prefers_bias(call: Call) -> bool:
 
 def runs_efficient(call: Call) -> bool:
     """Whether `efficient_attention` runs the call, once its mask is a bias."""
-    if not takes_bias(call) or call.q.shape[1] != call.k.shape[1]:
+    if not takes_bias(call) or (call.q.shape[1] != call.k.shape[1] and not costs.repeats_heads(call)):
         return False
     sizes = (*call.q.shape[:3], max(call.k.shape[3], call.v.shape[3]))  # to which `run` pads
     return is_efficient(sizes, call.k.shape[2], costs.trains(call))

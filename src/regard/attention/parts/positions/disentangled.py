@@ -70,6 +70,9 @@ class Disentangled(Position):
     def multiplies_keys(self) -> bool:
         return self.queries is not None
 
+    def tables(self) -> list[Tensor]:
+        return [table for table in (self.keys, self.queries) if table is not None]
+
     def check(self, q: Tensor, k: Tensor) -> None:
         for name, table in self.tensors().items():
             check_heads(f"Disentangled's {name}", table, q)

@@ -77,6 +77,9 @@ class Bias(Position):
         check_tensor(self.table, "Bias's table", (2,), "[heads, n]")
         check_entries("Bias's table", self.table, self.zero)
 
+    def tables(self) -> list[Tensor]:
+        return [self.table]
+
     def check(self, q: Tensor, k: Tensor) -> None:
         check_heads("Bias's table", self.table, q)
 
@@ -111,6 +114,9 @@ class T5Bias(Position):
                 f"T5Bias's max_distance is {self.max_distance}; with {self.table.shape[1]} buckets the exact ones "
                 f"already reach {one_side // 2 - 1}. Give a larger max_distance, or fewer buckets."
             )
+
+    def tables(self) -> list[Tensor]:
+        return [self.table]
 
     def check(self, q: Tensor, k: Tensor) -> None:
         check_heads("T5Bias's table", self.table, q)

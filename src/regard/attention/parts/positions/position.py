@@ -79,8 +79,8 @@ class Position(Part):
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def tables(self) -> list[Tensor]:
-        """The tables by distance, `[heads, entries, ...]`."""
-        return [x for x in self.tensors().values() if x.dim() > 1]
+        """The tables by distance that may be learned, `[heads, entries, ...]`."""
+        return []
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor | float:
         """What is added to the scores, from untransformed q and k; `distance` is i − j, `[queries, keys]`."""

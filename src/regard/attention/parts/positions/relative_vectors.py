@@ -24,6 +24,9 @@ class Shaw(Position):
         check_tensor(self.keys, "Shaw's keys", (3,), "[heads, n, d]")
         check_entries("Shaw's keys", self.keys, self.zero)
 
+    def tables(self) -> list[Tensor]:
+        return [self.keys]
+
     def check(self, q: Tensor, k: Tensor) -> None:
         check_heads("Shaw's keys", self.keys, q)
         check_dim("Shaw's keys", self.keys, q)
