@@ -296,9 +296,9 @@ def shows_rounding(position: Position, call: Call) -> bool:
     tables = position.tables()
     if any([x.dtype.itemsize > call.v.dtype.itemsize or x.shape[1] <= FEW_ENTRIES for x in tables]):
         return True
-    return (
-        bool(tables) and not torch.compiler.is_compiling() and call.q.shape[2] <= FEW_ROWS
-    )  # a graph serves all lengths
+    if torch.compiler.is_compiling():  # a graph serves every length
+        return False
+    return len(tables) > 0 and call.q.shape[2] <= FEW_ROWS
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

@@ -62,7 +62,7 @@ def run(call: Call) -> Tensor:
         if p.weight is not None or not has_tensor_cores(q, k, v):
             q, k, v = q.to(call.exact), k.to(call.exact), v.to(call.exact)
         weights = softmax(scores(q, k, bias, p), p.sink)
-        output = mix(drop(weights, call), v)
+        output = mix(drop(weights, call), v.to(call.exact) if p.exact_weights else v)
         return (output if dead is None else output.masked_fill(dead, 0.0)).to(call.v.dtype)
 
 

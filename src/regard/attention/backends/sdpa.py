@@ -324,7 +324,8 @@ def is_efficient(sizes: tuple[int, ...], keys: int, trains: bool) -> bool:
     weights, numbers = batch * heads * queries * keys, batch * heads * keys * dim
     if weights > GPU_SMALL or (queries <= FEW_QUERIES and numbers > FEW_NUMBERS):
         return False
-    return not trains or dim <= 64 or (dim <= 128 and weights <= GPU_SMALL // 4)
+    many_heads = weights > GPU_SMALL // 4 and queries <= 64  # of which each takes a while in the backward pass
+    return not trains or dim <= 64 or (dim <= 128 and not many_heads)
 
 
 def are_aligned(q: Tensor, k: Tensor, v: Tensor) -> bool:
