@@ -102,8 +102,9 @@ class DotConfig(NamedTuple):
         """The tile shape for these types and sizes."""
         widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
         shape = (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
-        if self.pairs is not None and widest >= 128:  # their tiles take shared memory for each step ahead
-            shape = shape._replace(stages=min(shape.stages, 2))
+        if widest >= 128:  # tiles of what is added pair by pair take shared memory for each step ahead
+            by_pair = self.rel_bias == 1 and (self.cap is not None or self.placed is not None)
+            shape = shape._replace(stages=min(shape.stages, 3 - (self.pairs is not None) - by_pair))
         # Vectors for keys are two more tiles in shared memory, which then holds fewer steps ahead.
         return shape._replace(stages=max(shape.stages - 1, 1)) if self.key_vectors else shape
 
