@@ -95,7 +95,7 @@ def fuzz_table(language: str) -> str:
 def kernels_table(language: str) -> str:
     """Random calls beside the formula in float64."""
     rows = []
-    for name in ("kernels-cpu.json", "kernels-cpu-parts.json", "kernels-cuda.json"):
+    for name in ("kernels-cpu.json", "kernels-cpu-parts.json", "kernels-cuda.json", "kernels-cuda-before.json"):
         if result := read_result(name):
             backends = ", ".join(sorted(result["backends"]))
             tensors = sum(backend["tensors"] for backend in result["backends"].values())

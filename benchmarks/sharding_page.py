@@ -51,10 +51,9 @@ WORDS: dict[str, dict[str, Any]] = {
         "gpu": "Random calls on a GPU",
         "gpu text": "The same kinds of calls over {ranks} processes that share one {device} (torch {torch}, Triton {triton}, {date}), "
         "{calls} in all: {kernels}. Each output and each gradient is beside the reference in float64; the error is given as a "
-        "share of what is allowed, twice the error of the reference in the type itself and a few roundings. What is beyond it was "
-        "computed in one process too. The worst of the half types are gradients of vectors by distance, the "
-        "[known limit](kernel-notes.md#known-limits) of fused kernels; since this run the pieces of a call that learns a part are "
-        "summed with exact weights.",
+        "share of what is allowed, twice the error of the reference in the type itself and a few roundings. What is beyond it is "
+        "computed in one process too. The pieces of a call that learns a part are "
+        "summed with exact weights, and the gradients of parts over the processes in float32.",
         "gpu head": ("type", "calls", "tensors", "greatest share of the allowed error", "calls beyond it", "of these in one process too",
                      "same bits twice and on all processes"),
         "kernels": {"triton": "fused kernels compute the pieces of {}", "edges": "sums along edges those of {}",
@@ -87,7 +86,7 @@ WORDS: dict[str, dict[str, Any]] = {
         "gpu": "GPU 上的随机调用",
         "gpu text": "同样的几类调用，分到共用一块 {device} 的 {ranks} 个进程（torch {torch}，Triton {triton}，{date}），共 {calls} 次：{kernels}。"
         "每个输出和每个梯度都与 float64 的参考实现对比；误差写成允许误差的几分之几，允许误差是参考实现在该类型下自身误差的两倍再加几次舍入。超出的调用也在单进程中算了一遍。"
-        "半精度中误差最大的是按距离的向量的梯度，这是融合内核[已知的限制](kernel-notes.md)；这次运行之后，学习某个部件的调用，其小块用精确的权重求和。",
+        "学习某个部件的调用，其小块用精确的权重求和，部件的梯度在各进程之间以 float32 相加。",
         "gpu head": ("类型", "调用数", "张量数", "误差与允许误差之比的最大值", "超出的调用数", "其中单进程也超出", "两次以及各进程逐位相同"),
         "kernels": {"triton": "{} 次的小块由融合内核计算", "edges": "{} 次沿边求和", "blockwise": "{} 次由分块计算"},
         "comma": "，",
