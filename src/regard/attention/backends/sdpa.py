@@ -126,7 +126,8 @@ def tensor_reason(call: Call) -> str | None:
     if not call.grid.queries or not call.grid.keys:
         return needs
     if biased and call.position is not None and call.q.dtype != call.exact:
-        learns = call.learns_position and shows_rounding(call.position, call)
+        rounds = compute_dtype(call) != call.exact
+        learns = rounds and call.learns_position and shows_rounding(call.position, call)
         if learns or not call.position.exact_in(call.q.dtype, call.grid):
             return f"{needs}, rounded to {call.q.dtype}"
     if call.q.device.type != "cpu" and not in_cuda_graph():
