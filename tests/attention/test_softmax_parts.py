@@ -135,6 +135,14 @@ def test_torch_kernels_take_a_sink_with_any_layout(layout: str) -> None:
     case = Case(q, k, v, rg.Dot(), dtype=torch.float32, layout=layout, sink=rg.Sink(torch.ones(2, dtype=torch.float64)))
     for found in compare_backends(case, ["sdpa", "blockwise"]):
         assert found.agrees, found
+    q = torch.randn(2, 2, 5, 3, dtype=torch.float64, generator=generator)
+    score = rg.Bilinear(
+        torch.randn(2, 3, 8, dtype=torch.float64, generator=generator)
+    )  # turns queries to the keys' dim
+    bilinear = Case(q, k, v, score, dtype=torch.float32, layout=layout, sink=rg.Sink(-1.5))
+    narrow = Case(q, k, v[..., :3].contiguous(), score, dtype=torch.float32, layout=layout, sink=rg.Sink(-1.5))
+    for found in [*compare_backends(bilinear, ["sdpa"]), *compare_backends(narrow, ["auto"])]:
+        assert found.agrees, found
     x, sink = torch.randn(1, 2, 5, 8, requires_grad=True), rg.Sink(0.5)
     grad = torch.arange(80.0).view(1, 2, 8, 5).mT
     ours, want = (

@@ -63,6 +63,15 @@ def test_a_float16_table_of_few_pairs_has_its_gradient_summed_in_float32() -> No
     assert found["gradient of position.table"].agrees, found
 
 
+def test_a_bfloat16_table_of_few_entries_is_not_left_to_torch() -> None:
+    """Its kernel rounds every term of a gradient's sum, in which all cancel."""
+    source = CallSource(43, "cpu")
+    case = make_case(source, 760)
+    assert case.dtype == torch.bfloat16 and isinstance(case.position, rg.Bias)
+    assert "sdpa" not in usable_backends(case, "cpu")
+    assert all(x.agrees for x in compare_backends(case, usable_backends(case, "cpu")))
+
+
 def test_a_call_is_a_function_of_seed_and_number() -> None:
     first, again, other = (make_case(CallSource(seed, "cpu"), 7) for seed in (5, 5, 6))
     assert str(first) == str(again) and torch.equal(first.q, again.q)

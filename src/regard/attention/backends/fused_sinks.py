@@ -17,6 +17,7 @@ from ..call import Call, LoweredCall, device_guard
 from ..parts.masks import Causal, Everything
 from ..parts.scores import Dot
 from . import triton
+from .blockwise.flash import dense_rows
 from .custom_op import GRADIENTS, define_operator, pad
 from .sinks import add_to_lse
 
@@ -77,7 +78,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k and v, and on a GPU that of the sink."""
     q, k, v = kernel_inputs(p)
-    grad, causal, scale, sink = by_token(grad.to(q.dtype)), isinstance(p.mask, Causal), p.scale, None
+    grad, causal, scale, sink = dense_rows(grad.to(q.dtype)), isinstance(p.mask, Causal), p.scale, None
     if p.needs_grad[8] and q.is_cuda:
         from ..kernels import sinks
 
@@ -105,12 +106,7 @@ def kernel_inputs(p: LoweredCall) -> tuple[Tensor, Tensor, Tensor]:
     needs it; and each token's numbers one after another, which the CPU's kernel takes for granted."""
     dtype = p.v.dtype if p.v.is_cuda else torch.promote_types(p.v.dtype, torch.float32)
     q, k, v = (x.to(dtype) for x in (p.q, p.k, p.v))
-    return by_token(q), by_token(k), by_token(v)
-
-
-def by_token(x: Tensor) -> Tensor:
-    """x with a contiguous last axis."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return dense_rows(q), dense_rows(k), dense_rows(v)
 
 
 def choose_kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> int:

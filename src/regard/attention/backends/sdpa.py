@@ -44,7 +44,7 @@ BF16_KEYS = 256  # keys from which torch's backward of bfloat16 on a CPU takes l
 
 EFFICIENT_DIM = 256  # head_dim up to which that kernel is fast; its backward pass is not so for wide heads
 EFFICIENT_KEYS = 1024  # keys up to which it is as fast without a mask; it does not split them
-FEW_QUERIES, FEW_NUMBERS = 16, 1 << 22  # numbers of keys from which on few queries wait for the memory
+READING_QUERIES, READ_NUMBERS = 16, 1 << 22  # so few queries wait for the memory, where keys have more numbers
 
 LARGE_TENSORS = Storage(4)
 efficient_attention = torch._scaled_dot_product_efficient_attention
@@ -323,7 +323,7 @@ def is_efficient(sizes: tuple[int, ...], keys: int, trains: bool) -> bool:
     """Whether `efficient_attention` takes less time than the kernel that torch would choose, for queries of a shape."""
     batch, heads, queries, dim = sizes
     weights, numbers = batch * heads * queries * keys, batch * heads * keys * dim
-    if weights > GPU_SMALL or (queries <= FEW_QUERIES and numbers > FEW_NUMBERS):
+    if weights > GPU_SMALL or (queries <= READING_QUERIES and numbers > READ_NUMBERS):
         return False
     many_heads = weights > GPU_SMALL // 4 and queries <= 64  # of which each takes a while in the backward pass
     return not trains or dim <= 64 or (dim <= 128 and not many_heads)

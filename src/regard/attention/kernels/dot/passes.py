@@ -223,19 +223,18 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
         if needs_grad:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
-    sizes, parts = (c.head_dim, c.value_dim, c.group_size), (c.dropout is None, c.rel_bias, c.rel_vectors)
+    sizes, exact = (c.head_dim, c.value_dim, c.group_size), (c.exact_output, c.exact_weights, c.exact_ds, c.precision)
     parts = (
-        *parts,
-        c.precision,
+        c.dropout is None,
+        c.rel_bias,
+        c.rel_vectors,
         c.key_vectors,
         c.cap is None,
         c.sink,
-        c.exact_weights,
-        c.exact_ds,
         c.pairs,
         c.placed is None,
     )
-    compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, c.exact_output, needs_grad), run_both)
+    compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, *exact, needs_grad), run_both)
 
 
 def forward_schedule(c: DotConfig, mask: Mask) -> TileSchedule:

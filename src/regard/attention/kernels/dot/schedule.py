@@ -24,8 +24,8 @@ from ..launch import (
 from ..tile_lists import TileLists, WorkItems, split_ranges
 from .kernels import merge_kernel, sum_splits_kernel
 
-PRECISION = "tf32x3"  # float32 products: three of tensor cores, whose sum is as exact as one without them
-FEW_QUERIES = 16  # up to which they are products of float32 instead: see `DotConfig.precision`
+PRECISION = "tf32x3"  # float32 products: three of tensor cores, which err up to twice what one without them does
+FLOAT32_QUERIES = 16  # up to which products are computed without tensor cores: see `DotConfig.precision`
 LINE_STEP = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
 PROGRAMS_PER_SM = 3  # programs for each multiprocessor that the work should be enough for
 MIN_TILES = 16  # tiles of a work item of a split list, at least
@@ -110,9 +110,10 @@ class DotConfig(NamedTuple):
 
     @property
     def precision(self) -> str:
-        """How products are computed. Few queries wait for the memory, and need not leave out the product of rests."""
-        few = self.grid.queries <= FEW_QUERIES
-        return "tf32" if self.dtype != torch.float32 else "ieee" if few else PRECISION
+        """How products are computed. Few queries wait for the memory, so that those of float32 need no tensor cores."""
+        if self.dtype != torch.float32:
+            return "tf32"  # which half types ignore
+        return "ieee" if self.grid.queries <= FLOAT32_QUERIES else PRECISION
 
     def empty(self, *sizes: int) -> Tensor:
         return torch.empty(sizes, dtype=torch.float32, device=self.grid.device)
